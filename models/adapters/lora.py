@@ -1,0 +1,109 @@
+"""LoRA (Hu et al. 2021): y = W x + multiplier * (alpha / rank) * B A x, trained in fp32 beside a frozen W.
+
+The base model is not changed: each layer is a forward hook, so its state dict, its quantization and its checkpointing stay its own.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from models.errors import UserError
+
+PREFIX = "transformer."
+CONVENTION = ("lora_A.weight", "lora_B.weight", "alpha")
+
+
+class LoraLayer(nn.Module):
+    """A (rank, in) starts random, B (out, rank) at zero: a new adapter changes nothing."""
+
+    def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
+        super().__init__()
+        device = base.weight.device
+        self.lora_A = nn.Parameter(torch.empty(rank, base.in_features, device=device))
+        self.lora_B = nn.Parameter(torch.zeros(base.out_features, rank, device=device))
+        self.alpha = alpha
+        self.scale = alpha / rank
+        nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.to(self.lora_A) @ self.lora_A.T @ self.lora_B.T) * self.scale
+
+
+class LoraNetwork(nn.Module):
+    """The adapters of all chosen layers of `root`. `multiplier` 1 is as trained, 0 is off."""
+
+    def __init__(self, layers: Mapping[str, nn.Linear], rank: Mapping[str, int], alpha: Mapping[str, float]) -> None:
+        super().__init__()
+        self.multiplier = 1.0
+        self.layers = nn.ModuleDict()
+        for path, base in layers.items():
+            layer = LoraLayer(base, rank[path], alpha[path])
+            self.layers[path.replace(".", "$")] = layer  # a module's name may hold no dot
+            base.register_forward_hook(self._hook(layer))
+
+    def _hook(self, layer: LoraLayer):  # type: ignore[no-untyped-def]
+        def add(_module: nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+            return output if self.multiplier == 0 else output + (self.multiplier * layer(args[0])).to(output.dtype)
+
+        return add
+
+    def public_state(self) -> dict[str, torch.Tensor]:
+        """`transformer.PATH.lora_A.weight`, `.lora_B.weight` and `.alpha` for every layer."""
+        state = {}
+        for name, layer in self.layers.items():
+            path = PREFIX + name.replace("$", ".")
+            tensors = (layer.lora_A, layer.lora_B, torch.tensor(float(layer.alpha)))
+            state |= {f"{path}.{key}": tensor for key, tensor in zip(CONVENTION, tensors, strict=True)}
+        return state
+
+
+def new_network(root: nn.Module, rank: int, alpha: float, only: Sequence[str] = (), ignore: Sequence[str] = ()) -> LoraNetwork:
+    """A fresh adapter on the linear layers of `root` whose path contains one of `only` (if given) and none of `ignore`.
+
+    Raises UserError naming layers that exist when a pattern matches none, or when nothing is left to train.
+    """
+    linears = _linears(root)
+    for pattern in (*only, *ignore):
+        if not any(pattern in path for path in linears):
+            raise UserError(f"network: no layer's name contains {pattern!r}; there are: {_some(linears)}", code="no_such_layer")
+    chosen = {
+        path: layer
+        for path, layer in linears.items()
+        if (not only or any(p in path for p in only)) and not any(p in path for p in ignore)
+    }
+    if not chosen:
+        raise UserError(f"network: the filters leave no layer to train, of: {_some(linears)}", code="no_such_layer")
+    return LoraNetwork(chosen, dict.fromkeys(chosen, rank), dict.fromkeys(chosen, alpha))
+
+
+def network_from_state(root: nn.Module, state: Mapping[str, torch.Tensor]) -> LoraNetwork:
+    """The adapter that `state` (our keys) describes, with its weights. A missing alpha means alpha = rank. Raises UserError if
+    any key does not belong to a layer of `root`."""
+    linears = _linears(root)
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    for key, tensor in state.items():
+        suffix = next((s for s in CONVENTION if key.endswith("." + s)), None)
+        path = key.removeprefix(PREFIX).removesuffix(f".{suffix}")
+        if suffix is None or path not in linears:
+            raise UserError(f"the adapter's key '{key}' fits no layer of this model; layers are: {_some(linears)}", code="bad_adapter")
+        found.setdefault(path, {})[suffix] = tensor
+    ranks = {path: part["lora_A.weight"].shape[0] for path, part in found.items()}
+    alphas = {path: float(part["alpha"]) if "alpha" in part else float(ranks[path]) for path, part in found.items()}
+    network = LoraNetwork({path: linears[path] for path in found}, ranks, alphas)
+    with torch.no_grad():
+        for name, layer in network.layers.items():
+            part = found[name.replace("$", ".")]
+            layer.lora_A.copy_(part["lora_A.weight"])
+            layer.lora_B.copy_(part["lora_B.weight"])
+    return network
+
+
+def _linears(root: nn.Module) -> dict[str, nn.Linear]:
+    return {path: module for path, module in root.named_modules() if isinstance(module, nn.Linear)}
+
+
+def _some(paths: Mapping[str, object]) -> str:
+    names = list(paths)
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,0 +1,41 @@
+"""The card: all that the server, the form and the queue need to know about an architecture, without loading torch."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from models.spec import NoOptions, Spec
+
+
+class Preset(Spec):
+    """A named starting job. `spec` is complete but for the dataset's folder; what it leaves out takes the arch's defaults."""
+
+    name: str
+    label: str
+    description: str
+    spec: dict[str, Any]
+
+
+class Arch(Spec):
+    """One trainable architecture.
+
+    `code` names the BaseModel subclass as `package.module:Class`; only the worker imports it. `defaults` replaces defaults of
+    the job schema for this arch, nested as in a job (`{"sample": {"width": 32}}`; for a list of objects, those of its items).
+    `bucket_divisibility` is the pixel multiple of widths and heights and equals the model's `get_bucket_divisibility()`.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")
+    label: str
+    description: str
+    kind: Literal["t2i", "edit", "t2v", "i2v", "audio"] = "t2i"
+    modality: Literal["image", "video", "audio"] = "image"
+    capabilities: tuple[str, ...] = ()
+    code: str = Field(pattern=r"^[\w.]+:\w+$")
+    options: type[Spec] = NoOptions
+    adapters: tuple[str, ...] = ("lora",)
+    template_support: bool = False
+    bucket_divisibility: int = Field(ge=1)
+    random_init: bool = False
+    defaults: Mapping[str, Any] = {}
+    presets: tuple[Preset, ...] = ()

@@ -1,0 +1,68 @@
+"""The bundled arch: small enough to learn from scratch on one CPU core while you watch."""
+
+from models.arch import Arch, Preset
+from models.spec import Spec, entry
+
+
+class PocketOptions(Spec):
+    """`model_kwargs`: the size of a network that starts from random weights. A checkpoint brings its own."""
+
+    channels: list[int] = entry(
+        [64, 96, 128], title="Channels", section="Advanced", order=80, min_length=2, max_length=4, help="Width of each U-Net stage."
+    )
+
+
+PROMPTS = ["red apple", "grinning face with smiling eyes", "soccer ball", "rainbow"]
+
+SHARED = {
+    "kind": "train",
+    "datasets": [{"folder_path": "emoji", "caption_dropout_rate": 0.1}],
+    "sample": {"sample_every": 40, "samples": [{"prompt": prompt} for prompt in PROMPTS]},
+}
+
+SCRATCH = {
+    **SHARED,
+    "name": "emoji from scratch",
+    "model": {"arch": "pocket", "name_or_path": "random"},
+    "network": None,
+    "train": {
+        "steps": 400, "batch_size": 16, "lr": 2e-3, "lr_scheduler": "linear", "lr_warmup_steps": 50,
+        "ema_config": {"use_ema": True, "ema_decay": 0.99},
+    },
+    "save": {"save_every": 100},
+}  # fmt: skip
+
+LORA = {
+    **SHARED,
+    "name": "emoji lora",
+    "model": {"arch": "pocket", "name_or_path": "job:ID/pocket.safetensors"},
+    "network": {"linear": 8, "linear_alpha": 8.0},
+    "train": {"steps": 200, "batch_size": 8, "lr": 1e-3},
+    "save": {"save_every": 50},
+}
+
+ARCHS = [
+    Arch(
+        name="pocket",
+        label="Pocket",
+        description="A small flow-matching U-Net in pixel space with a real, frozen MiniLM text encoder.",
+        capabilities=("from_scratch",),
+        code="models.archs.pocket.model:PocketModel",
+        options=PocketOptions,
+        bucket_divisibility=16,
+        random_init=True,
+        defaults={
+            "model": {"dtype": "fp32"},
+            "datasets": {"resolution": [32]},
+            "train": {"batch_size": 8, "gradient_checkpointing": False},
+            "save": {"dtype": "fp32"},
+            "sample": {"width": 32, "height": 32, "guidance_scale": 2.0, "sample_steps": 20},
+        },
+        presets=(
+            Preset(name="demo", label="From scratch", spec=SCRATCH,
+                   description="Trains all weights on 48 emoji; recognisable pictures after some 300 steps."),
+            Preset(name="lora", label="LoRA", spec=LORA,
+                   description="Trains a small adapter on a checkpoint that the first preset saved."),
+        ),
+    )
+]  # fmt: skip

@@ -1,0 +1,205 @@
+"""The registry: which architectures there are, the typed job of each, and what is wrong with a job that does not fit.
+
+`models/archs/*/card.py` is scanned once; a card module lists its cards in `ARCHS`. Nothing here imports torch.
+"""
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, TypeVar, get_args
+
+from pydantic import Field, ValidationError, create_model
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import models_json_schema
+
+import models.archs
+from models.arch import Arch
+from models.errors import Problem, SpecError, UserError
+from models.spec import KINDS, JobSpec, SampleSpec, Spec, TrainSpec
+
+AnySpec = TypeVar("AnySpec", bound=Spec)
+JOB_COMPONENT = "Job-Spec"
+TEMPLATE_FOLDER = "example"  # the documented template is in every contract test, never in the catalogue
+
+
+@cache
+def archs() -> Mapping[str, Arch]:
+    """All cards by name, sorted. Raises ImportError when a bundled card does not import: that is our bug, never hidden."""
+    cards: dict[str, Arch] = {}
+    for module in pkgutil.iter_modules(models.archs.__path__):
+        if module.ispkg and module.name != TEMPLATE_FOLDER:
+            for card in importlib.import_module(f"models.archs.{module.name}.card").ARCHS:
+                if card.name in cards:
+                    raise ImportError(f"arch '{card.name}' is declared twice; the second is in models/archs/{module.name}")
+                cards[card.name] = card
+    return dict(sorted(cards.items()))
+
+
+def arch(name: str) -> Arch:
+    """The card called `name`. Raises UserError naming what is known."""
+    if name not in archs():
+        raise UserError(f"arch {name!r} is unknown; known: {', '.join(archs())}", code="unknown_arch", hint=nearest(name, archs()))
+    return archs()[name]
+
+
+def nearest(word: str, known: Any) -> str | None:
+    """The known word most like `word`, or None."""
+    return next(iter(difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)), None)
+
+
+@cache
+def job_type(arch_name: str, kind: str) -> type[JobSpec]:
+    """The job of `kind` with this arch's options, limits and defaults in place of the general ones."""
+    card = arch(arch_name)
+    defaults = {key: value for key, value in card.defaults.items() if key in KINDS[kind].model_fields}
+    model = {"arch": card.name, "model_kwargs": card.options, **card.defaults.get("model", {})}
+    return _specialise(KINDS[kind], {**defaults, "model": model})
+
+
+def job_schema(arch_name: str, kind: str) -> dict[str, Any]:
+    """JSON Schema (2020-12) of `job_type`, with `ui` hints for a form."""
+    return job_type(arch_name, kind).model_json_schema()
+
+
+def general_schema() -> dict[str, Any]:
+    """JSON Schema of every job kind, for any arch."""
+    components = openapi_components(ref="#/$defs/{model}")
+    job = components.pop(JOB_COMPONENT)
+    return {**job, "$defs": components}
+
+
+def openapi_components(ref: str = "#/components/schemas/{model}") -> dict[str, Any]:
+    """The job kinds as named schemas that refer to each other; JOB_COMPONENT is their union."""
+    _, made = models_json_schema([(cls, "validation") for cls in KINDS.values()], ref_template=ref)
+    union = [{"$ref": ref.format(model=cls.__name__)} for cls in KINDS.values()]
+    mapping = {kind: ref.format(model=cls.__name__) for kind, cls in KINDS.items()}
+    job = {"oneOf": union, "discriminator": {"propertyName": "kind", "mapping": mapping}, "title": "Job"}
+    return {**made["$defs"], JOB_COMPONENT: job}
+
+
+def presets(arch_name: str) -> list[dict[str, Any]]:
+    """The card's presets, each `spec` written out in full."""
+    return [
+        {**preset.model_dump(), "spec": parse_job(preset.spec).model_dump(mode="json")} for preset in arch(arch_name).presets
+    ]
+
+
+def parse_job(raw: Any) -> JobSpec:
+    """The typed job for `raw` (parsed JSON). Raises SpecError with a pointer for each fault."""
+    if not isinstance(raw, dict):
+        raise SpecError([Problem("", f"a job is a JSON object, not {type(raw).__name__}")])
+    kind = raw.get("kind")
+    if kind not in KINDS:
+        known = ", ".join(KINDS)
+        said = f"kind {kind!r} is unknown" if "kind" in raw else "kind is missing"
+        raise SpecError([Problem("/kind", f"{said}; known: {known}", nearest(str(kind), KINDS))])
+    model = raw.get("model")
+    if not isinstance(model, dict) or "arch" not in model:
+        raise SpecError([Problem("/model/arch" if isinstance(model, dict) else "/model", f"model.arch is missing; known: {', '.join(archs())}")])
+    if not isinstance(model["arch"], str) or model["arch"] not in archs():
+        message = f"arch {model['arch']!r} is unknown; known: {', '.join(archs())}"
+        raise SpecError([Problem("/model/arch", message, nearest(model["arch"], archs()))])
+    wanted = job_type(model["arch"], kind)
+    try:
+        spec = wanted.model_validate(raw)
+    except ValidationError as error:
+        raise SpecError([_problem(wanted, fault) for fault in error.errors(include_url=False)]) from None
+    faults = list(_misfits(arch(model["arch"]), spec))
+    if faults:
+        raise SpecError(faults)
+    return spec
+
+
+def _misfits(card: Arch, spec: JobSpec) -> Iterator[Problem]:
+    """Faults that a single field's limits cannot express."""
+    if spec.model.name_or_path == "random" and not card.random_init:
+        yield Problem("/model/name_or_path", f"arch '{card.name}' does not start from random weights; name a checkpoint")
+    if isinstance(spec, TrainSpec):
+        if spec.train.lr_warmup_steps > spec.train.steps:
+            yield Problem("/train/lr_warmup_steps", f"{spec.train.lr_warmup_steps} warm-up steps are more than the {spec.train.steps} steps")
+        if spec.network is None and spec.model.dtype != "fp32":
+            message = f"a full fine-tune trains the weights themselves and needs fp32; {spec.model.dtype} loses small updates"
+            yield Problem("/model/dtype", message, "fp32")
+        if spec.network is not None and spec.network.type not in card.adapters:
+            yield Problem("/network/type", f"'{spec.network.type}' does not fit arch '{card.name}'; it takes: {', '.join(card.adapters)}")
+        for index, dataset in enumerate(spec.datasets):
+            for place, resolution in enumerate(dataset.resolution):
+                yield from _size(card, f"/datasets/{index}/resolution/{place}", resolution)
+    if isinstance(spec, TrainSpec | SampleSpec):
+        yield from _size(card, "/sample/width", spec.sample.width)
+        yield from _size(card, "/sample/height", spec.sample.height)
+        samples, at = (spec.sample.samples, "/sample/samples") if isinstance(spec, TrainSpec) else (spec.samples, "/samples")
+        for index, sample in enumerate(samples):
+            yield from _size(card, f"{at}/{index}/width", sample.width)
+            yield from _size(card, f"{at}/{index}/height", sample.height)
+
+
+def _size(card: Arch, pointer: str, pixels: int | None) -> Iterator[Problem]:
+    multiple = card.bucket_divisibility
+    if pixels is not None and pixels % multiple:
+        below = pixels // multiple * multiple
+        near = [n for n in (below, below + multiple) if n]
+        message = f"{pixels} must be a multiple of {multiple}; nearest: {', '.join(map(str, near))}"
+        yield Problem(pointer, message, str(min(near, key=lambda n: abs(n - pixels))))
+
+
+def _problem(wanted: type[Spec], fault: Any) -> Problem:
+    """A pydantic error as a Problem; an unknown key gets the nearest known one."""
+    place = fault["loc"]
+    pointer = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in place)
+    if fault["type"] == "extra_forbidden":
+        known = _keys_at(wanted, place[:-1])
+        return Problem(pointer, f"unknown key {place[-1]!r}; known here: {', '.join(known)}", _meant(place[-1], known))
+    value = fault["input"]
+    given = "" if fault["type"] == "missing" or isinstance(value, dict | list) else f", not {value!r}"
+    return Problem(pointer, f"{fault['msg']}{given}")
+
+
+def _keys_at(wanted: type[Spec], place: tuple[str | int, ...]) -> dict[str, FieldInfo]:
+    for part in place:
+        if isinstance(part, str):
+            wanted = _inner(wanted.model_fields[part].annotation) or wanted
+    return dict(wanted.model_fields)
+
+
+def _meant(word: str | int, known: Mapping[str, FieldInfo]) -> str | None:
+    """The key most like `word`, or the key whose title is: `learing_rate` means `lr`."""
+    titles = {(info.title or key).lower().replace(" ", "_"): key for key, info in known.items()}
+    return nearest(word, known) or titles.get(nearest(word, titles) or "")
+
+
+def _inner(annotation: Any) -> type[Spec] | None:
+    """The Spec inside `S`, `S | None` or `list[S]`."""
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, Spec):
+            return candidate
+    return None
+
+
+def _specialise(cls: type[AnySpec], changes: Mapping[str, Any]) -> type[AnySpec]:
+    """A subclass of `cls` whose defaults (and types, where a change is a type) are replaced, at any depth."""
+    fields: dict[str, Any] = {}
+    for name, change in changes.items():
+        info: FieldInfo = cls.model_fields[name]
+        inner = _inner(info.annotation)
+        keep: dict[str, Any] = {"title": info.title, "description": info.description, "json_schema_extra": info.json_schema_extra}
+        if isinstance(change, type):
+            fields[name] = (change, Field(default_factory=change, **keep))
+        elif inner and isinstance(change, Mapping):
+            special = _specialise(inner, change)
+            annotation = _swap(info.annotation, inner, special)
+            default: dict[str, Any] = {} if info.is_required() else {"default_factory": special if annotation is not list[special] else list}  # type: ignore[valid-type]
+            fields[name] = (Annotated[annotation, *info.metadata] if info.metadata else annotation, Field(**default, **keep))
+        else:
+            annotation = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
+            fields[name] = (annotation, Field(change, **keep))
+    return create_model(cls.__name__, __base__=cls, __doc__=cls.__doc__, **fields)
+
+
+def _swap(annotation: Any, old: type, new: type) -> Any:
+    """`annotation` with `old` replaced by `new` in `S`, `S | None` or `list[S]`."""
+    if annotation is old:
+        return new
+    return list[new] if getattr(annotation, "__origin__", None) is list else new | None  # type: ignore[valid-type]

@@ -1,0 +1,19 @@
+"""Flow matching with straight paths (Lipman et al. 2023; Liu et al. 2023): x_t = (1 - t) x_0 + t n, and its velocity n - x_0.
+
+Timesteps here are the contract's: 0..1000, where 1000 is pure noise.
+"""
+
+import torch
+
+NUM_TIMESTEPS = 1000
+
+
+def mix(clean: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
+    """x_t for clean latents and noise of one shape (B, ...) and timesteps (B,) or (1,)."""
+    t = (timesteps.to(clean) / NUM_TIMESTEPS).reshape(-1, *[1] * (clean.ndim - 1))
+    return (1 - t) * clean + t * noise
+
+
+def velocity(clean: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """The training target, dx_t/dt."""
+    return noise - clean

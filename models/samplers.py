@@ -1,0 +1,27 @@
+"""Samplers: pure functions from noise to a clean latent, each as its paper writes it."""
+
+from collections.abc import Callable
+
+import torch
+
+from models.flow import NUM_TIMESTEPS
+
+Velocity = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def flow_timesteps(num_steps: int, shift: float = 1.0) -> torch.Tensor:
+    """(num_steps + 1,) from 1000 down to 0; `shift` > 1 spends more of them at high noise (Esser et al. 2024, eq. 23)."""
+    t = torch.linspace(1, 0, num_steps + 1, dtype=torch.float64)
+    return (NUM_TIMESTEPS * shift * t / (1 + (shift - 1) * t)).float()
+
+
+@torch.no_grad()
+def euler(velocity: Velocity, noise: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
+    """Integrate dx/dt = velocity(x, t) from the first timestep (noise) to the last (clean), one Euler step between each two.
+
+    `velocity` takes x (B, ...) and t (1,) on 0..1000 and returns n - x_0, shaped like x.
+    """
+    x = noise
+    for t, t_next in zip(timesteps[:-1], timesteps[1:], strict=True):
+        x = x + (t_next - t).to(x) / NUM_TIMESTEPS * velocity(x, t.reshape(1))
+    return x

@@ -1,0 +1,41 @@
+"""/v1/archs and the JSON Schema of jobs: what a form, a script or a generated client needs to know."""
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from models import catalog
+from models.arch import Arch
+from models.spec import KINDS
+from server.api.shapes import ArchDetail, ArchList, ArchView
+from server.store import workers
+
+router = APIRouter(prefix="/v1", tags=["catalogue"])
+
+
+@router.get("/archs", response_model=ArchList)
+def archs() -> ArchList:
+    """All architectures, and the workers that run each."""
+    return ArchList(archs=[ArchView(**_card(card)) for card in catalog.archs().values()])
+
+
+@router.get("/archs/{arch}", response_model=ArchDetail)
+def arch(arch: str) -> ArchDetail:
+    """One architecture with the JSON Schema of each job kind and its presets, each a job that posts as it is once its dataset's
+    folder is right."""
+    card = catalog.arch(arch)
+    schema = {kind: catalog.job_schema(arch, kind) for kind in KINDS}
+    return ArchDetail.model_validate({**_card(card), "schema": schema, "presets": catalog.presets(arch)})
+
+
+@router.get("/schema/job")
+def job_schema() -> dict[str, Any]:
+    """The JSON Schema of every job kind, for any architecture."""
+    return catalog.general_schema()
+
+
+def _card(card: Arch) -> dict[str, Any]:
+    able = [worker.id for worker, _ in workers.listing() if card.name in worker.archs and not worker.stopped]
+    shared = card.model_dump(include={"label", "description", "kind", "modality", "template_support"})
+    lists = {"capabilities": list(card.capabilities), "adapters": list(card.adapters), "defaults": dict(card.defaults)}
+    return {"arch": card.name, **shared, **lists, "workers": able}

@@ -1,0 +1,172 @@
+"""What several routes share: the bells, the stream of wake-ups, bodies read strictly, and the problem+json form of errors."""
+
+import asyncio
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import redis.asyncio
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import OperationalError
+from starlette.exceptions import HTTPException
+
+from models.errors import Problem, SpecError, UserError
+from server.reaper import Reaper
+from server.store import broker, workers
+from server.store.jobs import Conflict, NotFound
+from server.store.tables import Event
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+POLL_SECONDS = 1.0  # how late a stream is when the broker is down
+ALL = "*"
+
+
+class Wakes:
+    """Wakes whoever waits for a job's events (or, with ALL, for anyone's), as the broker says that there are some."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
+
+    async def run(self) -> None:
+        """Listen until cancelled; without a broker, try again every second (waiters poll meanwhile)."""
+        while True:
+            try:
+                async with redis.asyncio.Redis.from_url(broker.redis_url()) as client, client.pubsub() as channel:
+                    await channel.subscribe(broker.EVENTS)
+                    async for message in channel.listen():
+                        if message["type"] == "message":
+                            self._wake(json.loads(message["data"])["jobs"])
+            except (redis.RedisError, OSError) as error:
+                log.warning("no word from the broker (%s); streams poll meanwhile", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _wake(self, job_ids: Sequence[str]) -> None:
+        for key in (*job_ids, ALL):
+            for waiter in self._waiting.get(key, ()):
+                waiter.set()
+
+    @contextmanager
+    def listen(self, key: str) -> Iterator["Waiter"]:
+        woken = asyncio.Event()
+        self._waiting[key].add(woken)
+        try:
+            yield Waiter(woken)
+        finally:
+            self._waiting[key].discard(woken)
+            if not self._waiting[key]:
+                del self._waiting[key]
+
+
+class Waiter:
+    """`expect()` before looking at the database, `wait()` after finding nothing: no wake-up falls between the two."""
+
+    def __init__(self, woken: asyncio.Event) -> None:
+        self._woken = woken
+
+    def expect(self) -> None:
+        self._woken.clear()
+
+    async def wait(self, seconds: float = POLL_SECONDS) -> None:
+        try:
+            await asyncio.wait_for(self._woken.wait(), min(seconds, POLL_SECONDS))
+        except TimeoutError:
+            pass
+
+
+def _wakes(request: Request) -> Wakes:
+    wakes: Wakes = request.app.state.wakes
+    return wakes
+
+
+def _reaper(request: Request) -> Reaper:
+    reaper: Reaper = request.app.state.reaper
+    return reaper
+
+
+WakesDep = Annotated[Wakes, Depends(_wakes)]
+ReaperDep = Annotated[Reaper, Depends(_reaper)]
+
+
+def announce(told: Sequence[Event], ring: bool = False) -> None:
+    """After a commit: wake the streams and, when a job may start now, the workers."""
+    broker.publish(told)
+    if ring:
+        broker.ring(worker.id for worker, job_id in workers.listing() if job_id is None and not worker.stopped)
+
+
+async def strict_json(request: Request) -> Any:
+    """The body as JSON; a doubled key, NaN and anything that is not JSON is a SpecError. None for an empty body."""
+    data = await request.body()
+    if not data.strip():
+        return None
+    try:
+        return json.loads(data, object_pairs_hook=_no_doubles, parse_constant=_no_constants)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise SpecError([Problem("", f"the body is not JSON: {error}")]) from None
+
+
+StrictJson = Annotated[Any, Depends(strict_json)]
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in seen:
+            raise SpecError([Problem(f"/{key}", f"key '{key}' stands twice in one object")])
+        seen[key] = value
+    return seen
+
+
+def _no_constants(word: str) -> None:
+    raise SpecError([Problem("", f"{word} is not a JSON number")])
+
+
+def problem(status: int, title: str, detail: str, errors: Sequence[Problem] = (), **headers: str) -> JSONResponse:
+    body = {"type": "about:blank", "title": title, "status": status, "detail": detail, "errors": [e.as_dict() for e in errors]}
+    return JSONResponse(body, status, headers, media_type="application/problem+json")
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    """Every error leaves as problem+json; nobody sees a traceback."""
+
+    @app.exception_handler(SpecError)
+    async def _spec(_: Request, error: SpecError) -> JSONResponse:
+        return problem(422, "This is not a valid job", error.message, error.problems)
+
+    @app.exception_handler(UserError)
+    async def _user(_: Request, error: UserError) -> JSONResponse:
+        return problem(404 if error.code.startswith("unknown") else 422, "That does not work", error.message)
+
+    @app.exception_handler(NotFound)
+    async def _missing(_: Request, error: NotFound) -> JSONResponse:
+        return problem(404, "Not found", str(error))
+
+    @app.exception_handler(Conflict)
+    async def _conflict(_: Request, error: Conflict) -> JSONResponse:
+        return problem(409, "Not in this state", str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def _request(_: Request, error: RequestValidationError) -> JSONResponse:
+        faults = [Problem("/" + "/".join(map(str, e["loc"][1:])), e["msg"]) for e in error.errors()]
+        return problem(422, "This is not a valid request", f"{faults[0].pointer}: {faults[0].message}", faults)
+
+    @app.exception_handler(HTTPException)
+    async def _http(_: Request, error: HTTPException) -> JSONResponse:
+        return problem(error.status_code, str(error.detail), str(error.detail), **(error.headers or {}))
+
+    @app.exception_handler(OperationalError)
+    async def _busy(_: Request, error: OperationalError) -> JSONResponse:
+        log.error("the database did not answer: %s", error)
+        return problem(503, "The database is busy", "The database did not answer in time; try again in a moment.", **{"Retry-After": "2"})
+
+    @app.exception_handler(Exception)
+    async def _bug(_: Request, error: Exception) -> JSONResponse:
+        log.error("unexpected error", exc_info=error)
+        return problem(500, "Something is wrong on our side", "An unexpected error; the server's log says more.")

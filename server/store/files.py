@@ -1,0 +1,69 @@
+"""Where things lie in the data folder, and the one gate through which a path from outside becomes a path on disk."""
+
+import re
+import shutil
+from pathlib import Path
+
+from sqlmodel import col, select
+
+from server.store.engine import reading
+from server.store.settings import settings
+from server.store.tables import File
+
+JOB_FILE = re.compile(r"^job:(?P<job>[A-Za-z0-9_]+)/(?P<name>.+)$")
+
+
+class PathRefused(ValueError):
+    """A path that is missing or that jobs may not read; the text is for people."""
+
+
+def job_folder(job_id: str) -> Path:
+    return settings().home / "jobs" / job_id
+
+
+def attempt_folder(job_id: str, attempt: int) -> Path:
+    """The only folder that this attempt writes into."""
+    return job_folder(job_id) / "attempts" / str(attempt)
+
+
+def remove_job_folder(job_id: str) -> None:
+    shutil.rmtree(job_folder(job_id), ignore_errors=True)
+
+
+def dataset_folder(given: str) -> Path:
+    """The folder for `datasets[].folder_path`: under the datasets folder if relative. Raises PathRefused."""
+    path = _allowed(given, settings().home / "datasets")
+    if not path.is_dir():
+        raise PathRefused(f"{path} is {'not a folder' if path.exists() else 'missing'}")
+    return path
+
+
+def weights_path(given: str) -> Path | str:
+    """The file or folder for a weights path: `job:ID/file`, a path under the models folder or an absolute one. Words that name
+    no file (`random`, `org/name` on a hub) come back as they are. Raises PathRefused."""
+    if given == "random":
+        return given
+    if match := JOB_FILE.match(given):
+        with reading() as session:
+            row = session.exec(
+                select(File).where(File.job_id == match["job"], File.name == match["name"]).order_by(col(File.id).desc())
+            ).first()
+        if row is None:
+            raise PathRefused(f"job '{match['job']}' has no file '{match['name']}'")
+        return job_folder(row.job_id) / row.path
+    path = _allowed(given, settings().home / "models")
+    if path.exists():
+        return path
+    if re.fullmatch(r"(hf:|ms:)?[\w.-]+/[\w.-]+", given):
+        return given
+    raise PathRefused(f"{path} is missing")
+
+
+def _allowed(given: str, base: Path) -> Path:
+    if "\0" in given:
+        raise PathRefused("a path holds a NUL character")
+    path = (base / Path(given).expanduser()).resolve()
+    if not any(path.is_relative_to(root) for root in settings().roots):
+        roots = ", ".join(str(root) for root in settings().roots)
+        raise PathRefused(f"{path} lies outside the folders that jobs may read ({roots}); SAFELIGHT_DATA_ROOTS adds more")
+    return path

@@ -1,0 +1,61 @@
+"""Settings of this machine, from SAFELIGHT_* variables and a .env file. A job's own settings are models.spec."""
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+
+
+class Settings(BaseSettings):
+    """Every setting, with its default. Lists are separated by commas."""
+
+    model_config = SettingsConfigDict(env_prefix="SAFELIGHT_", env_file=".env", extra="ignore")
+
+    home: Path = Path("~/safelight")
+    host: str = "127.0.0.1"
+    port: int = Field(8765, ge=1, le=65535)
+    allowed_hosts: Annotated[list[str], NoDecode] = []
+    database_url: str = ""
+    redis_url: str = ""
+    token: SecretStr = SecretStr("")
+    data_roots: Annotated[list[Path], NoDecode] = [Path("~")]
+    offline: bool = False
+    warm_seconds: float = Field(60, ge=0)
+    lease_seconds: float = Field(20, gt=0)
+    cpu_threads: int = Field(1, ge=1)
+    log_level: str = "INFO"
+
+    @field_validator("allowed_hosts", "data_roots", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("home")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().resolve()
+
+    @property
+    def roots(self) -> list[Path]:
+        """Folders that jobs may read."""
+        return [self.home, *(root.expanduser().resolve() for root in self.data_roots)]
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        return self.database_url or f"sqlite:///{self.home / 'safelight.db'}"
+
+    @property
+    def url(self) -> str:
+        """Where this machine reaches the server."""
+        host = "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 - compared, not bound
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this process, read once."""
+    return Settings()

@@ -1,0 +1,175 @@
+/** The shapes this UI relies on. Fields may be added by the server; nothing here may be renamed. */
+
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+export type JsonObject = { [key: string]: Json };
+
+export type Status =
+  | 'queued' | 'preparing' | 'running' | 'pausing' | 'paused' | 'canceling' | 'succeeded' | 'failed' | 'canceled';
+
+export interface JobError {
+  code: string;
+  message: string;
+  hint?: string | null;
+  traceback?: string | null;
+}
+
+export interface Speed {
+  steps_per_second: number | null;
+  eta_seconds: number | null;
+}
+
+export interface Job {
+  id: string;
+  name: string;
+  kind: string;
+  arch: string;
+  status: Status;
+  phase: string | null;
+  step: number;
+  total_steps: number;
+  progress: number;
+  attempt: number;
+  failures: number;
+  queue_position: number | null;
+  priority: number;
+  labels: Record<string, string>;
+  worker: string | null;
+  speed: Speed | null;
+  loss: number | null;
+  error: JobError | null;
+  spec: JsonObject;
+  created_at: string;
+  started_at: string | null;
+  finished_at: string | null;
+  last_seq: number;
+  num_samples: number;
+}
+
+export interface JobPage {
+  jobs: Job[];
+  next_cursor: string | null;
+}
+
+/** One preview: a picture made of one prompt at one step. */
+export interface Sample {
+  index: number;
+  step: number;
+  prompt_index: number;
+  prompt: string;
+  seed: number | null;
+  width: number;
+  height: number;
+  guidance_scale?: number | null;
+  sample_steps?: number | null;
+  url: string;
+  thumbnail_url: string | null;
+  created_at: string;
+}
+
+export interface Preset {
+  name: string;
+  label: string;
+  description: string;
+  spec: JsonObject;
+}
+
+export interface Arch {
+  arch: string;
+  label: string;
+  description: string;
+  kind: string;
+  modality: string;
+  capabilities: string[];
+  adapters: string[];
+  template_support: boolean;
+  workers: string[];
+  broken: string | null;
+}
+
+export interface ArchDetail extends Arch {
+  schema: Record<string, JsonObject>;
+  presets: Preset[];
+}
+
+/** A finding that points into the spec: `/train/steps`. */
+export interface Finding {
+  pointer: string;
+  message: string;
+  suggestion?: string | null;
+}
+
+export interface Problem {
+  type: string;
+  title: string;
+  status: number;
+  detail: string;
+  errors?: Finding[];
+}
+
+export interface PlanDataset {
+  folder_path: string;
+  images: number;
+  refused: { file: string; reason: string }[];
+  captions_missing: number;
+  buckets: { width: number; height: number; images: number }[];
+}
+
+export interface Plan {
+  ok: boolean;
+  problems: Finding[];
+  warnings: Finding[];
+  spec: JsonObject | null;
+  datasets: PlanDataset[];
+  steps_per_epoch: number | null;
+  epochs: number | null;
+  workers: string[];
+  not_checked: string[];
+}
+
+export type Point = [step: number, value: number | null];
+
+export interface Series {
+  name: string;
+  points: Point[];
+  last_seq: number;
+}
+
+export interface JobFile {
+  path: string;
+  size: number;
+  kind: string;
+  step: number | null;
+  url: string;
+  created_at: string;
+}
+
+export interface Worker {
+  id: string;
+  device: string;
+  state: 'idle' | 'busy' | 'gone';
+  memory_used: number | null;
+  memory_total: number | null;
+  job_id: string | null;
+  archs: string[];
+  versions: Record<string, string>;
+  last_heartbeat: string;
+  started_at: string;
+}
+
+export interface Ready {
+  status: string;
+  database: Json;
+  broker: Json;
+  workers: number;
+}
+
+/** One line of a job's history; `seq` counts from 1 without gaps, `id` counts over all jobs (lists only). */
+export interface JobEvent {
+  id?: number;
+  seq: number;
+  job_id: string;
+  attempt: number;
+  time: string;
+  type: string;
+  data: JsonObject;
+}
