@@ -38,10 +38,16 @@ class LoraNetwork(nn.Module):
         super().__init__()
         self.multiplier = 1.0
         self.layers = nn.ModuleDict()
+        self._hooks = []
         for path, base in layers.items():
             layer = LoraLayer(base, rank[path], alpha[path])
             self.layers[path.replace(".", "$")] = layer  # a module's name may hold no dot
-            base.register_forward_hook(self._hook(layer))
+            self._hooks.append(base.register_forward_hook(self._hook(layer)))
+
+    def detach(self) -> None:
+        """Take the adapters off the model."""
+        for hook in self._hooks:
+            hook.remove()
 
     def _hook(self, layer: LoraLayer):  # type: ignore[no-untyped-def]
         def add(_module: nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:

@@ -17,16 +17,25 @@ export function App() {
   const client = useQueryClient();
   const [signedOut, setSignedOut] = useState(false);
   useEffect(() => onSignInNeeded(() => setSignedOut(true)), []);
-  if (signedOut) {
-    return (
-      <SignInPage
-        onDone={() => {
-          client.clear();
-          setSignedOut(false);
-        }}
-      />
-    );
-  }
+  // The page stays mounted behind the sign-in, so that a session that ends while someone types costs nothing.
+  return (
+    <>
+      {signedOut && (
+        <SignInPage
+          onDone={() => {
+            setSignedOut(false);
+            void client.invalidateQueries();
+          }}
+        />
+      )}
+      <div hidden={signedOut}>
+        <Pages />
+      </div>
+    </>
+  );
+}
+
+function Pages() {
   return (
     <Shell>
       <Suspense fallback={<div className="skeleton" style={{ height: 240 }} aria-label="Loading" role="status" />}>

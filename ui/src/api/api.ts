@@ -1,41 +1,64 @@
-/** The server's calls by name. */
-import { getJson, postJson, query, send } from './http';
-import type { Arch, ArchDetail, Job, JobFile, JobPage, JsonObject, Plan, Ready, Sample, Series, Worker } from './types';
-
-const job = (id: string) => `/v1/jobs/${encodeURIComponent(id)}`;
+/** The server's calls by name. Paths and parameters are checked against the server's OpenAPI document; the casts narrow plain
+ * strings (a status, a worker's state) to the words that this UI knows. */
+import { client } from './http';
+import type { Arch, ArchDetail, Job, JobFile, JobPage, JsonObject, Plan, Ready, Sample, Series, Status, Worker } from './types';
 
 export interface JobFilter {
-  status?: string[];
+  status?: readonly Status[];
   q?: string;
   limit?: number;
   cursor?: string | null;
 }
 
-export const api = {
-  archs: async () => (await getJson<{ archs: Arch[] }>('/v1/archs')).archs,
-  arch: (name: string) => getJson<ArchDetail>(`/v1/archs/${encodeURIComponent(name)}`),
+const at = (id: string) => ({ path: { job_id: id } });
+// The body of a job is validated by the server, per arch; here it is any JSON.
+const loose = (body: unknown) => body as never;
 
-  jobs: (filter: JobFilter) => getJson<JobPage>(`/v1/jobs${query({ ...filter })}`),
-  job: (id: string) => getJson<Job>(job(id)),
-  samples: async (id: string, after?: number) => (await getJson<{ samples: Sample[] }>(`${job(id)}/samples${query({ after })}`)).samples,
-  metrics: (id: string, name: string, points: number) => getJson<Series>(`${job(id)}/metrics${query({ name, points })}`),
-  files: async (id: string) => (await getJson<{ files: JobFile[] }>(`${job(id)}/files`)).files,
+export const api = {
+  archs: async () => (await client.GET('/v1/archs')).data?.archs as Arch[],
+  arch: async (arch: string) => (await client.GET('/v1/archs/{arch}', { params: { path: { arch } } })).data as ArchDetail,
+
+  jobs: async ({ status, q, limit, cursor }: JobFilter) => {
+    const query = { ...(status ? { status: [...status] as never } : {}), ...(q ? { q } : {}), ...(limit ? { limit } : {}), ...(cursor ? { cursor: Number(cursor) } : {}) };
+    return (await client.GET('/v1/jobs', { params: { query } })).data as JobPage;
+  },
+  job: async (id: string) => (await client.GET('/v1/jobs/{job_id}', { params: at(id) })).data as Job,
+  samples: async (id: string, after = 0) => (await client.GET('/v1/jobs/{job_id}/samples', { params: { ...at(id), query: { after } } })).data?.samples as Sample[],
+  metrics: async (id: string, name: string, points: number) =>
+    (await client.GET('/v1/jobs/{job_id}/metrics', { params: { ...at(id), query: { name, points } } })).data as Series,
+  files: async (id: string) => (await client.GET('/v1/jobs/{job_id}/files', { params: at(id) })).data?.files as JobFile[],
+  /** The log from the place `after` on, and the place to go on from. */
   log: async (id: string, after: number) => {
-    const response = await send('GET', `${job(id)}/log${query({ after })}`, undefined, { Accept: 'text/plain' });
-    const text = await response.text();
-    return { text, next: Number(response.headers.get('Safelight-Log-Next') ?? after) };
+    const { data, response } = await client.GET('/v1/jobs/{job_id}/log', { params: { ...at(id), query: { after } }, parseAs: 'text' });
+    return { text: data as string, next: Number(response.headers.get('Safelight-Log-Next') ?? after) };
   },
 
-  validate: (spec: unknown) => postJson<Plan>('/v1/jobs/validate', spec),
-  submit: (spec: unknown, key: string) => postJson<Job>('/v1/jobs', spec, { 'Idempotency-Key': key }),
-  patch: (id: string, change: JsonObject) => send('PATCH', job(id), change),
-  verb: (id: string, verb: string, body?: JsonObject) => postJson<Job>(`${job(id)}/${verb}`, body),
-  remove: (id: string) => send('DELETE', `${job(id)}?files=true`),
-  clearQueue: () => postJson<unknown>('/v1/jobs/cancel', { status: 'queued' }),
+  validate: async (spec: unknown) => (await client.POST('/v1/jobs/validate', { body: loose(spec) })).data as Plan,
+  submit: async (spec: unknown, key: string) =>
+    (await client.POST('/v1/jobs', { body: loose(spec), params: { header: { 'Idempotency-Key': key } as never } })).data as Job,
+  patch: async (id: string, change: { name?: string; priority?: number }) => {
+    await client.PATCH('/v1/jobs/{job_id}', { params: at(id), body: change });
+  },
+  cancel: async (id: string) => {
+    await client.POST('/v1/jobs/{job_id}/cancel', { params: at(id) });
+  },
+  resume: async (id: string, patch: JsonObject = {}) => {
+    await client.POST('/v1/jobs/{job_id}/resume', { params: at(id), body: loose(patch) });
+  },
+  remove: async (id: string) => {
+    await client.DELETE('/v1/jobs/{job_id}', { params: { ...at(id), query: { files: true } } });
+  },
+  clearQueue: async () => {
+    await client.POST('/v1/jobs/cancel', { body: { status: 'queued' } });
+  },
 
-  workers: async () => (await getJson<{ workers: Worker[] }>('/v1/workers')).workers,
-  ready: () => getJson<Ready>('/readyz'),
-  health: () => getJson<{ status: string; version: string }>('/healthz'),
-  signIn: (token: string) => postJson<unknown>('/v1/session', { token }),
-  signOut: () => send('DELETE', '/v1/session'),
+  workers: async () => (await client.GET('/v1/workers')).data?.workers as Worker[],
+  ready: async () => (await client.GET('/readyz')).data as Ready,
+  health: async () => (await client.GET('/healthz')).data as { status: string; version: string },
+  signIn: async (token: string) => {
+    await client.POST('/v1/session', { body: { token } });
+  },
+  signOut: async () => {
+    await client.DELETE('/v1/session');
+  },
 };

@@ -43,25 +43,38 @@ export class Feed<T> {
     const { url, types, onState, source: Source = EventSource } = this.options;
     const source = new Source(this.last === null ? url : `${url}?after=${this.last}`);
     this.source = source;
-    source.onopen = () => {
-      this.wait = FIRST_WAIT_MS;
-      onState('live');
-    };
-    source.onerror = () => this.failed(source);
-    for (const type of types) source.addEventListener(type, (message) => this.take(message as MessageEvent<string>));
+    // "open" and "error" are both names of the browser's own happenings and of messages from the server; only messages have data.
+    source.addEventListener('open', (event) => {
+      if (event instanceof MessageEvent) this.isNew(event as MessageEvent<string>);
+      else {
+        this.wait = FIRST_WAIT_MS;
+        onState('live');
+      }
+    });
+    source.addEventListener('error', (event) => {
+      if (!(event instanceof MessageEvent)) this.failed(source);
+      else if (types.includes('error')) this.take(event as MessageEvent<string>);
+    });
+    for (const type of types) {
+      if (type !== 'error') source.addEventListener(type, (message) => this.take(message as MessageEvent<string>));
+    }
     source.addEventListener('end', () => {
       this.close();
       onState('ended');
     });
   }
 
-  private take(message: MessageEvent<string>): void {
+  /** Notes the message's number; false if it, or a later one, was seen before. */
+  private isNew(message: MessageEvent<string>): boolean {
     const number = Number(message.lastEventId);
-    if (message.lastEventId && Number.isFinite(number)) {
-      if (this.last !== null && number <= this.last) return;
-      this.last = number;
-    }
-    this.options.onEvent(JSON.parse(message.data) as T);
+    if (!message.lastEventId || !Number.isFinite(number)) return true;
+    if (this.last !== null && number <= this.last) return false;
+    this.last = number;
+    return true;
+  }
+
+  private take(message: MessageEvent<string>): void {
+    if (this.isNew(message)) this.options.onEvent(JSON.parse(message.data) as T);
   }
 
   private failed(source: EventSource): void {

@@ -146,7 +146,7 @@ export interface JobFile {
 export interface Worker {
   id: string;
   device: string;
-  state: 'idle' | 'busy' | 'gone';
+  state: 'idle' | 'busy' | 'stopped' | 'gone';
   memory_used: number | null;
   memory_total: number | null;
   job_id: string | null;

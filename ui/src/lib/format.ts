@@ -52,3 +52,12 @@ export function formatSpeed(stepsPerSecond: number | null | undefined): string {
   if (stepsPerSecond >= 1) return `${stepsPerSecond.toFixed(stepsPerSecond < 10 ? 1 : 0)} steps/s`;
   return `${(1 / stepsPerSecond).toFixed(1)} s/step`;
 }
+
+/** A value in a sentence: "64, 96", "off", "nothing". */
+export function formatJson(value: unknown): string {
+  if (value === undefined || value === null || value === '') return 'nothing';
+  if (value === true) return 'on';
+  if (value === false) return 'off';
+  if (Array.isArray(value)) return value.length > 0 ? value.map(formatJson).join(', ') : 'nothing';
+  return typeof value === 'object' ? JSON.stringify(value) : String(value);
+}

@@ -5,6 +5,10 @@ import { formatCount, plural } from './format';
 export const ENDED: readonly Status[] = ['succeeded', 'failed', 'canceled'];
 export const ACTIVE: readonly Status[] = ['preparing', 'running', 'pausing', 'canceling'];
 
+/** What the lists of jobs that have not ended ask for. The server refuses a state it does not know: pausing and paused join when
+ * it learns to pause. */
+export const OPEN: readonly Status[] = ['queued', 'preparing', 'running', 'canceling'];
+
 export const isEnded = (status: Status): boolean => ENDED.includes(status);
 export const isActive = (status: Status): boolean => ACTIVE.includes(status);
 

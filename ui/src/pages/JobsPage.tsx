@@ -4,9 +4,10 @@ import { useInfiniteQuery, useQuery } from '@tanstack/react-query';
 import { useEffect, useState } from 'react';
 import { api } from '../api/api';
 import { useListFeed } from '../api/lists';
+import type { Status } from '../api/types';
 import { Notice, ReconnectBar } from '../components/bits';
 import { SearchIcon } from '../components/icons';
-import { ACTIVE, ENDED } from '../lib/status';
+import { ACTIVE, ENDED, OPEN } from '../lib/status';
 import { useParam } from '../lib/useParam';
 import { EmptyJobs } from './jobs/EmptyJobs';
 import { EndedTable } from './jobs/EndedTable';
@@ -14,7 +15,7 @@ import { Queue } from './jobs/Queue';
 import { RunningCard } from './jobs/RunningCard';
 import './jobs/jobs.css';
 
-const WAITING = ['queued', 'paused'];
+const WAITING: readonly Status[] = ['queued', 'paused'];
 const SHOW: [value: string, label: string][] = [['', 'All'], ['succeeded', 'Done'], ['failed', 'Failed'], ['canceled', 'Stopped']];
 
 function Search() {
@@ -47,12 +48,12 @@ export function JobsPage() {
 
   const open = useQuery({
     queryKey: ['jobs', 'open', q],
-    queryFn: () => api.jobs({ status: [...ACTIVE, ...WAITING], q, limit: 200 }),
+    queryFn: () => api.jobs({ status: OPEN, q, limit: 200 }),
     placeholderData: (before) => before,
   });
   const ended = useInfiniteQuery({
     queryKey: ['jobs', 'ended', q, show],
-    queryFn: ({ pageParam }) => api.jobs({ status: show ? [show] : [...ENDED], q, limit: 50, cursor: pageParam }),
+    queryFn: ({ pageParam }) => api.jobs({ status: ENDED.filter((status) => show === '' || status === show), q, limit: 50, cursor: pageParam }),
     initialPageParam: null as string | null,
     getNextPageParam: (page) => page.next_cursor,
     placeholderData: (before) => before,

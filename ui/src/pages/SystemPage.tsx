@@ -8,7 +8,7 @@ import { Notice, When } from '../components/bits';
 import { formatSize } from '../lib/format';
 import './system.css';
 
-const STATE: Record<Worker['state'], string> = { idle: 'Idle', busy: 'Busy', gone: 'Gone' };
+const STATE: Record<Worker['state'], string> = { idle: 'Idle', busy: 'Busy', stopped: 'Stopped', gone: 'Gone; not heard of for a while' };
 
 function Memory({ worker }: { worker: Worker }) {
   const { memory_used: used, memory_total: total } = worker;

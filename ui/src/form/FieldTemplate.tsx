@@ -1,0 +1,42 @@
+/** Around every input: its name, the dot that tells it apart from the preset, its help and its findings. */
+import type { FieldTemplateProps, FormContextType, RJSFSchema } from '@rjsf/utils';
+import { formatJson } from '../lib/format';
+import { POINTER, type FormContext } from './context';
+
+export function FieldTemplate({ id, schema, children, registry }: FieldTemplateProps<unknown, RJSFSchema, FormContextType>) {
+  const { facts, reset, removeItem, apply } = registry.formContext as FormContext;
+  const fact = facts.get(String((schema as Record<string, unknown>)[POINTER] ?? ''));
+  if (!fact) return children; // the object around the fields of a section
+  const { leaf, label, changed, presetValue, problems, warnings } = fact;
+  const wide = leaf.widget === 'textarea' || leaf.widget === 'path';
+  return (
+    <div className={`field${wide ? ' field-wide' : ''}`} data-invalid={problems.length > 0 || undefined} data-pointer={leaf.pointer}>
+      <div className="field-head">
+        <label htmlFor={id} id={`${id}-label`}>{label}</label>
+        {leaf.unit && <span className="field-unit">{leaf.unit}</span>}
+        {changed && (
+          <button type="button" className="field-dot" onClick={() => reset(leaf)} title={`Changed. Back to ${formatJson(presetValue)}`} aria-label={`Reset ${label} to ${formatJson(presetValue)}`}>
+            <span aria-hidden="true" />
+          </button>
+        )}
+        {fact.removable && <button type="button" className="button-link field-remove" onClick={() => removeItem(leaf)} aria-label={`Remove ${leaf.item?.name ?? ''} ${(leaf.item?.index ?? 0) + 1}`}>Remove</button>}
+      </div>
+      {children}
+      <div id={`${id}-help`}>
+        {problems.map((problem) => (
+          <p key={problem.message} className="field-problem">
+            {problem.message}
+            {problem.suggestion && <> Did you mean <button type="button" className="button-link" onClick={() => apply(leaf, suggested(leaf.schema.type, problem.suggestion as string))}>{problem.suggestion}</button>?</>}
+          </p>
+        ))}
+        {problems.length === 0 && warnings.map((warning) => <p key={warning.message} className="field-warning">{warning.message}</p>)}
+        {leaf.help && <p className="field-help">{leaf.help}</p>}
+      </div>
+    </div>
+  );
+}
+
+/** A suggestion comes as text; a number field takes it as a number. */
+function suggested(type: unknown, text: string): string | number {
+  return (type === 'number' || type === 'integer') && text.trim() !== '' && Number.isFinite(Number(text)) ? Number(text) : text;
+}

@@ -1,0 +1,167 @@
+/** The inputs themselves. None refuses what is typed: a text that is no number goes into the job as it is, and the server says at
+ * the field what would be right. So nothing typed is ever lost or silently corrected. */
+import { NativeSelect, Switch, Textarea, TextInput } from '@mantine/core';
+import type { FieldProps, WidgetProps } from '@rjsf/utils';
+import { useEffect, useState } from 'react';
+import type { Json } from '../api/types';
+import { formatJson } from '../lib/format';
+import { sameJson } from '../lib/pointer';
+import { POINTER, type FieldFacts, type FormContext } from './context';
+
+function factsOf(registry: WidgetProps['registry'], schema: WidgetProps['schema']): FieldFacts {
+  const facts = (registry.formContext as FormContext).facts.get(String((schema as Record<string, unknown>)[POINTER]));
+  if (!facts) throw new Error(`no facts for ${String((schema as Record<string, unknown>)[POINTER])}`);
+  return facts;
+}
+
+const shared = (id: string, { problems, label }: FieldFacts) => ({
+  id,
+  'aria-describedby': `${id}-help`,
+  'aria-invalid': problems.length > 0 || undefined,
+  error: problems.length > 0,
+  'data-label': label,
+});
+
+const placeholder = ({ leaf }: FieldFacts) => (leaf.defaultValue === undefined || leaf.defaultValue === null ? '' : formatJson(leaf.defaultValue));
+
+/** Keeps what is typed while the value it stands for stays the same ("1e-" on the way to "1e-4"). */
+function useTyped(value: Json | undefined, show: (value: Json | undefined) => string, read: (text: string) => Json | undefined): [string, (text: string) => void] {
+  const [text, setText] = useState(() => show(value));
+  useEffect(() => {
+    if (!sameJson(read(text), value)) setText(show(value));
+    // eslint-disable-next-line -- only a value from outside may replace what is typed
+  }, [value]);
+  return [text, setText];
+}
+
+const showScalar = (value: Json | undefined) => (value === undefined || value === null ? '' : typeof value === 'object' ? JSON.stringify(value) : String(value));
+
+function readNumber(text: string, nullable: boolean): Json | undefined {
+  const trimmed = text.trim();
+  if (trimmed === '') return nullable ? null : undefined;
+  const number = Number(trimmed);
+  return Number.isFinite(number) ? number : text;
+}
+
+export function TextWidget({ id, value, schema, onChange, registry }: WidgetProps) {
+  const facts = factsOf(registry, schema);
+  const { nullable, schema: own } = facts.leaf;
+  const numeric = own.type === 'number' || own.type === 'integer';
+  const read = (text: string): Json | undefined => (numeric ? readNumber(text, nullable) : text === '' && nullable ? null : text);
+  const [text, setText] = useTyped(value as Json | undefined, showScalar, read);
+  return (
+    <TextInput
+      {...shared(id, facts)}
+      value={text}
+      placeholder={placeholder(facts)}
+      autoComplete="off"
+      spellCheck={false}
+      {...(numeric ? { inputMode: 'decimal' as const } : {})}
+      onChange={(event) => {
+        setText(event.currentTarget.value);
+        onChange(read(event.currentTarget.value));
+      }}
+    />
+  );
+}
+
+export function TextareaWidget({ id, value, schema, onChange, registry }: WidgetProps) {
+  const facts = factsOf(registry, schema);
+  return (
+    <Textarea
+      {...shared(id, facts)}
+      autosize
+      minRows={1}
+      maxRows={8}
+      value={showScalar(value as Json)}
+      placeholder={placeholder(facts)}
+      onChange={(event) => onChange(event.currentTarget.value === '' && facts.leaf.nullable ? null : event.currentTarget.value)}
+    />
+  );
+}
+
+const NONE = '\u0000none';
+
+export function SelectWidget({ id, value, schema, onChange, registry }: WidgetProps) {
+  const facts = factsOf(registry, schema);
+  const { nullable, defaultValue, schema: own } = facts.leaf;
+  const options = Array.isArray(own.enum) ? own.enum : [];
+  const current = value === undefined ? defaultValue : (value as Json);
+  // A value from outside the list (typed in the JSON) is shown as it is rather than as something else.
+  const unknown = current !== undefined && current !== null && !options.includes(current as never);
+  const data = [
+    ...(nullable || current === undefined ? [{ value: NONE, label: '–' }] : []),
+    ...options.map((option) => ({ value: JSON.stringify(option), label: String(option) })),
+    ...(unknown ? [{ value: JSON.stringify(current), label: formatJson(current) }] : []),
+  ];
+  return (
+    <NativeSelect
+      {...shared(id, facts)}
+      data={data}
+      value={current === undefined || current === null ? NONE : JSON.stringify(current)}
+      onChange={(event) => onChange(event.currentTarget.value === NONE ? null : JSON.parse(event.currentTarget.value))}
+    />
+  );
+}
+
+export function CheckboxWidget({ id, value, schema, onChange, registry }: WidgetProps) {
+  const facts = factsOf(registry, schema);
+  const { error: _error, ...rest } = shared(id, facts);
+  const on = value === undefined ? facts.leaf.defaultValue === true : value === true;
+  return <Switch {...rest} className="field-switch" checked={on} onChange={(event) => onChange(event.currentTarget.checked)} onLabel="On" offLabel="Off" size="md" />;
+}
+
+/** A list of plain values on one line: "512, 768". */
+export function ListField({ fieldPathId, formData, schema, onChange, registry }: FieldProps) {
+  const facts = factsOf(registry, schema);
+  const items = facts.leaf.schema.items as { type?: string } | undefined;
+  const numeric = items?.type === 'number' || items?.type === 'integer';
+  const read = (text: string): Json => {
+    const parts = text.split(',').map((part) => part.trim()).filter((part) => part !== '');
+    return numeric ? parts.map((part) => readNumber(part, false) ?? part) : parts;
+  };
+  const show = (value: Json | undefined) => (Array.isArray(value) ? value.map(showScalar).join(', ') : showScalar(value));
+  const [text, setText] = useTyped(formData as Json | undefined, show, read);
+  return (
+    <TextInput
+      {...shared(fieldPathId.$id, facts)}
+      value={text}
+      placeholder={placeholder(facts) || 'none'}
+      autoComplete="off"
+      spellCheck={false}
+      onChange={(event) => {
+        setText(event.currentTarget.value);
+        onChange(read(event.currentTarget.value), fieldPathId.path);
+      }}
+    />
+  );
+}
+
+/** Anything that has no input of its own (free objects, unions) is written as JSON. */
+export function JsonField({ fieldPathId, formData, schema, onChange, registry }: FieldProps) {
+  const facts = factsOf(registry, schema);
+  const read = (text: string): Json | undefined => {
+    if (text.trim() === '') return facts.leaf.nullable ? null : undefined;
+    try {
+      return JSON.parse(text) as Json;
+    } catch {
+      return text;
+    }
+  };
+  const [text, setText] = useTyped(formData as Json | undefined, (value) => (value === undefined || value === null ? '' : typeof value === 'string' ? value : JSON.stringify(value)), read);
+  return (
+    <Textarea
+      {...shared(fieldPathId.$id, facts)}
+      autosize
+      minRows={1}
+      maxRows={8}
+      className="mono"
+      value={text}
+      placeholder={facts.leaf.defaultValue === undefined ? '' : JSON.stringify(facts.leaf.defaultValue)}
+      onChange={(event) => {
+        setText(event.currentTarget.value);
+        onChange(read(event.currentTarget.value), fieldPathId.path);
+      }}
+    />
+  );
+}

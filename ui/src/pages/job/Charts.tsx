@@ -1,0 +1,78 @@
+import { Switch } from '@mantine/core';
+import { useQueries } from '@tanstack/react-query';
+import { useEffect, useMemo } from 'react';
+import { api } from '../../api/api';
+import { useOpenJob, useStoreVersion } from '../../api/jobStream';
+import { METRICS, type Metric } from '../../api/jobStore';
+import { useParam } from '../../lib/useParam';
+import { Chart, type Tick } from './Chart';
+import { onlyPositive, smooth } from './series';
+
+const TITLES: Record<Metric, string> = { loss: 'Loss', lr: 'Learning rate', grad_norm: 'Gradient norm', step_seconds: 'Step time' };
+const UNITS: Partial<Record<Metric, string>> = { step_seconds: 's' };
+const MOST_POINTS = 2000;
+
+export function Charts() {
+  const { job, store } = useOpenJob();
+  const version = useStoreVersion(store);
+  const [log, setLog] = useParam('log');
+  const [smoothing, setSmoothing] = useParam('smooth', '0.9');
+  const weight = Math.min(Math.max(Number(smoothing) || 0, 0), 0.995);
+
+  // Asked once; from then on the stream appends.
+  const fetched = useQueries({
+    queries: METRICS.map((name) => ({ queryKey: ['metrics', job.id, name], queryFn: () => api.metrics(job.id, name, MOST_POINTS), staleTime: Infinity, gcTime: 0 })),
+  });
+  const answers = fetched.map(({ data }) => data);
+  useEffect(() => {
+    METRICS.forEach((name, i) => {
+      const answer = answers[i];
+      if (answer) store.addSeries(name, answer.points);
+    });
+    // eslint-disable-next-line -- answers are listed one by one: their array is new at every render
+  }, [store, ...answers]);
+
+  const ticks = useMemo<Tick[]>(
+    () => [
+      ...[...new Set(store.samples.map(({ step }) => step))].map((step) => ({ step, kind: 'preview' as const })),
+      ...store.checkpoints.map((step) => ({ step, kind: 'checkpoint' as const })),
+    ],
+    [store.samples, store.checkpoints],
+  );
+  const loss = store.series.loss;
+  const lossValues = log ? onlyPositive(loss.values) : loss.values;
+  // `version` stands for the arrays, which grow in place.
+  const smoothed = useMemo(() => smooth(lossValues, weight), [version, weight, log]); // eslint-disable-line
+  const problem = fetched.find(({ error }) => error)?.error;
+  return (
+    <section aria-label="Charts" className="stack">
+      <div className="chart-tools row wrap">
+        <Switch label="Log scale" checked={log === '1'} onChange={(event) => setLog(event.currentTarget.checked ? '1' : null, { replace: true })} />
+        <label className="row small">
+          Smoothing
+          <input type="range" min={0} max={0.99} step={0.01} value={weight} onChange={(event) => setSmoothing(event.currentTarget.value, { replace: true })} aria-valuetext={String(weight)} />
+          <output style={{ width: 32 }}>{weight.toFixed(2)}</output>
+        </label>
+        <span className="dim small chart-hint">Drag to zoom, double click to reset. Marks: previews, and checkpoints in amber.</span>
+      </div>
+      {problem && <p className="bad" role="alert">{problem.message}</p>}
+      <div className="charts">
+        {METRICS.map((name) => {
+          const { steps, values } = store.series[name];
+          return (
+            <Chart
+              key={name}
+              title={TITLES[name]}
+              {...(UNITS[name] ? { unit: UNITS[name] } : {})}
+              steps={steps}
+              values={name === 'loss' ? lossValues : values}
+              smoothed={name === 'loss' ? smoothed : undefined}
+              log={name === 'loss' && log === '1'}
+              ticks={ticks}
+            />
+          );
+        })}
+      </div>
+    </section>
+  );
+}

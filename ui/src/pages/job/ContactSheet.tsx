@@ -1,0 +1,83 @@
+/** Every preview: rows are prompts, columns are steps, the newest at the right edge. Only columns near the view are drawn. */
+import { useVirtualizer } from '@tanstack/react-virtual';
+import { useEffect, useLayoutEffect, useRef } from 'react';
+import type { Sample } from '../../api/types';
+import { Picture } from '../../components/bits';
+import { formatCount } from '../../lib/format';
+import type { Grid } from './grid';
+
+const CELL = 72;
+const GAP = 6;
+
+interface SheetProps {
+  grid: Grid;
+  at: number;
+  onOpen: (sample: Sample) => void;
+  onPick: (column: number) => void;
+}
+
+export function ContactSheet({ grid, at, onOpen, onPick }: SheetProps) {
+  const scroller = useRef<HTMLDivElement>(null);
+  const atEdge = useRef(true);
+  const first = grid.columns[0]?.cells.find(Boolean);
+  const cellHeight = first && first.width > 0 ? Math.round((CELL * first.height) / first.width) : CELL;
+  const virtual = useVirtualizer({
+    horizontal: true,
+    count: grid.columns.length,
+    getScrollElement: () => scroller.current,
+    estimateSize: () => CELL + GAP,
+    overscan: 12,
+    getItemKey: (index) => grid.columns[index]?.key ?? index,
+  });
+
+  useEffect(() => {
+    const element = scroller.current;
+    if (!element) return;
+    const onScroll = () => {
+      atEdge.current = element.scrollLeft + element.clientWidth >= element.scrollWidth - 4;
+    };
+    element.addEventListener('scroll', onScroll, { passive: true });
+    return () => element.removeEventListener('scroll', onScroll);
+  }, []);
+
+  // Whoever looks at the newest edge stays there; whoever scrolled back is left alone.
+  useLayoutEffect(() => {
+    const element = scroller.current;
+    if (element && atEdge.current) element.scrollLeft = element.scrollWidth;
+  }, [grid.columns.length]);
+
+  return (
+    <div className="sheet">
+      <div className="sheet-prompts" aria-hidden="true">
+        <div className="sheet-head" />
+        {grid.rows.map(({ promptIndex, prompt }) => (
+          <div key={promptIndex} className="sheet-prompt" style={{ height: cellHeight }} title={prompt}><span>{prompt}</span></div>
+        ))}
+      </div>
+      <div className="sheet-scroller" ref={scroller}>
+        <div className="sheet-columns" style={{ width: virtual.getTotalSize(), height: 28 + grid.rows.length * (cellHeight + GAP) }}>
+          {virtual.getVirtualItems().map((item) => {
+            const column = grid.columns[item.index];
+            if (!column) return null;
+            return (
+              <div key={column.key} className="sheet-column" data-chosen={item.index === at || undefined} style={{ transform: `translateX(${item.start}px)`, width: CELL }}>
+                <button type="button" className="sheet-step" onClick={() => onPick(item.index)} aria-label={`Show step ${column.step} above`} aria-pressed={item.index === at}>
+                  {formatCount(column.step)}{column.take > 1 && '′'}
+                </button>
+                {column.cells.map((sample, row) =>
+                  sample ? (
+                    <button key={sample.index} type="button" className="sheet-cell" style={{ height: cellHeight }} data-sample-index={sample.index} onClick={() => onOpen(sample)} aria-label={`Open ${sample.prompt || 'picture'}, step ${sample.step}, full screen`}>
+                      <Picture sample={sample} shownAt={CELL} alt="" />
+                    </button>
+                  ) : (
+                    <div key={`hole ${row}`} className="sheet-hole" style={{ height: cellHeight }} />
+                  ),
+                )}
+              </div>
+            );
+          })}
+        </div>
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,88 @@
+/** One picture, as large as the screen: arrows left and right walk the steps, up and down the prompts. */
+import { ActionIcon, Button, Modal } from '@mantine/core';
+import { useElementSize } from '@mantine/hooks';
+import { useEffect, useMemo } from 'react';
+import type { Sample } from '../../api/types';
+import { CloseIcon, DownIcon, DownloadIcon, LeftIcon, RightIcon, UpIcon } from '../../components/icons';
+import { formatCount, formatExact } from '../../lib/format';
+import { neighbour, type Direction, type Grid } from './grid';
+import { shownWidth } from './size';
+
+interface ViewerProps {
+  grid: Grid;
+  samples: readonly Sample[];
+  sample: Sample;
+  onShow: (sample: Sample) => void;
+  onClose: () => void;
+}
+
+const KEYS: Record<string, Direction> = { ArrowLeft: 'left', ArrowRight: 'right', ArrowUp: 'up', ArrowDown: 'down' };
+const MOVES: [Direction, string, typeof LeftIcon][] = [
+  ['left', 'Earlier step', LeftIcon],
+  ['right', 'Later step', RightIcon],
+  ['up', 'Previous prompt', UpIcon],
+  ['down', 'Next prompt', DownIcon],
+];
+
+export function Viewer({ grid, sample, onShow, onClose }: ViewerProps) {
+  const { ref, width, height } = useElementSize<HTMLDivElement>();
+  const next = useMemo(
+    () => Object.fromEntries(MOVES.map(([direction]) => [direction, neighbour(grid, sample, direction)])) as Record<Direction, Sample | undefined>,
+    [grid, sample],
+  );
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      const direction = KEYS[event.key];
+      if (!direction) return;
+      event.preventDefault();
+      const target = next[direction];
+      if (target) onShow(target);
+    };
+    window.addEventListener('keydown', onKey);
+    return () => window.removeEventListener('keydown', onKey);
+  }, [next, onShow]);
+  // The neighbours are fetched ahead, so that holding an arrow key reads like a film.
+  useEffect(() => {
+    for (const target of Object.values(next)) if (target) new Image().src = target.url;
+  }, [next]);
+
+  const ratio = (sample.width || 1) / (sample.height || 1);
+  const shown = shownWidth(sample.width, Math.min(width, height * ratio));
+  const facts: [string, string | null][] = [
+    ['Step', formatCount(sample.step)],
+    ['Seed', sample.seed === null ? null : String(sample.seed)],
+    ['Size', `${sample.width} × ${sample.height} px`],
+    ['Guidance', sample.guidance_scale == null ? null : String(sample.guidance_scale)],
+    ['Sampling steps', sample.sample_steps == null ? null : String(sample.sample_steps)],
+    ['Made', formatExact(sample.created_at)],
+  ];
+  return (
+    <Modal opened onClose={onClose} fullScreen withCloseButton={false} padding={0} transitionProps={{ duration: 0 }} aria-label={`Preview: ${sample.prompt}, step ${sample.step}`} classNames={{ body: 'viewer', content: 'viewer-content' }}>
+      <div className="viewer-space" ref={ref}>
+        {width > 0 && (
+          <img
+            src={sample.url}
+            alt={`${sample.prompt || 'No prompt'}, step ${sample.step}`}
+            className={shown >= 4 * sample.width ? 'crisp' : undefined}
+            style={{ width: shown, height: shown / ratio }}
+          />
+        )}
+      </div>
+      <div className="viewer-panel">
+        <p className="viewer-prompt">{sample.prompt || 'No prompt'}</p>
+        <dl className="viewer-facts">
+          {facts.map(([name, value]) => value !== null && <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}
+        </dl>
+        <div className="row viewer-actions">
+          {MOVES.map(([direction, label, Icon]) => (
+            <ActionIcon key={direction} variant="default" size={36} disabled={!next[direction]} aria-label={label} onClick={() => next[direction] && onShow(next[direction])}>
+              <Icon />
+            </ActionIcon>
+          ))}
+          <Button component="a" href={sample.url} download={`${sample.prompt.slice(0, 40).replace(/[^\w-]+/g, '-') || 'preview'}-step-${sample.step}`} variant="default" leftSection={<DownloadIcon size={16} />}>Download</Button>
+          <ActionIcon variant="default" size={36} aria-label="Close" onClick={onClose} data-autofocus><CloseIcon /></ActionIcon>
+        </div>
+      </div>
+    </Modal>
+  );
+}

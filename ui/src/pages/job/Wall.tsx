@@ -1,0 +1,18 @@
+import type { Sample } from '../../api/types';
+import { Picture } from '../../components/bits';
+
+/** All pictures of a job that only makes pictures, newest first. */
+export function Wall({ samples, onOpen }: { samples: readonly Sample[]; onOpen: (sample: Sample) => void }) {
+  return (
+    <ul className="wall">
+      {[...samples].reverse().map((sample) => (
+        <li key={sample.index}>
+          <button type="button" className="stage-picture" data-sample-index={sample.index} onClick={() => onOpen(sample)} aria-label={`Open ${sample.prompt || 'picture'} full screen`} data-nav>
+            <Picture sample={sample} shownAt={256} alt="" />
+          </button>
+          <p className="stage-caption" title={sample.prompt}>{sample.prompt}</p>
+        </li>
+      ))}
+    </ul>
+  );
+}

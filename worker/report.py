@@ -1,0 +1,148 @@
+"""The Reporter: the only way a loop speaks outward or hears "stop".
+
+This one speaks to the terminal and keeps its files in a folder; `worker.report_store` has the one that speaks to the database.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from models.errors import UserError
+
+log = logging.getLogger("safelight")
+
+FLUSH_SECONDS = 0.5
+SPEED_STEPS = 50  # the speed shown is the mean over this many steps
+
+Phase = Literal["loading", "caching", "training", "sampling", "saving"]
+Wish = Literal["cancel", "requeue", "lost"]
+
+
+class Stop(BaseException):
+    """The run is to end now: canceled, to be queued again, or its lease is lost. Not an Exception, so that no `except Exception`
+    in a model's code swallows it."""
+
+    def __init__(self, wish: Wish) -> None:
+        super().__init__(wish)
+        self.wish = wish
+
+
+class NonFiniteLoss(UserError):
+    """The loss became NaN or infinite at `step`."""
+
+    def __init__(self, step: int, loss: float) -> None:
+        super().__init__(
+            f"the loss became {loss} at step {step}; training stopped and the last good save is kept",
+            code="non_finite_loss",
+            hint="Lower the learning rate, lengthen the warm-up, or train in fp32; resume goes on from the last good save.",
+        )
+        self.step = step
+
+
+@dataclass(frozen=True)
+class StepTold:
+    """One optimizer step; `loss` and `grad_norm` stay on the device until they are read."""
+
+    step: int
+    loss: torch.Tensor
+    grad_norm: torch.Tensor
+    lr: float
+    seconds: float
+
+    def read(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "loss": float(self.loss),
+            "lr": self.lr,
+            "grad_norm": float(self.grad_norm),
+            "step_seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class PreviewTold:
+    """A finished preview: its files, and the record that users see."""
+
+    picture: Path
+    thumbnail: Path
+    record: dict[str, Any]
+
+
+class Reporter:
+    """Speaks to the terminal. Steps are told in batches, so that the device is not waited for at every step."""
+
+    def __init__(self, workdir: Path, total_steps: int) -> None:
+        self.workdir = workdir
+        self.total_steps = total_steps
+        self._pending: list[StepTold] = []
+        self._recent: list[float] = []
+        self._flushed_at = time.monotonic()
+
+    # -- what loops call ----------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raises Stop when someone wishes it. Called before every unit of work."""
+
+    def phase(self, phase: Phase, done: int | None = None, total: int | None = None) -> None:
+        """What is being done, and how far."""
+        if done in (None, total):
+            log.info("%s%s", phase, "" if total is None else f" {done}/{total}")
+
+    def log(self, message: str, level: str = "INFO") -> None:
+        """A line for people."""
+        log.log(getattr(logging, level), message)
+
+    def step(self, told: StepTold) -> None:
+        """A step is done. Raises NonFiniteLoss when a loss that is read now was not finite."""
+        self._pending.append(told)
+        if time.monotonic() - self._flushed_at >= FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Tell all steps that wait. Called before anything is saved, so that what follows a bad loss is never kept."""
+        told, self._pending = [each.read() for each in self._pending], []
+        self._flushed_at = time.monotonic()
+        if not told:
+            return
+        self._recent = (self._recent + [each["step_seconds"] for each in told])[-SPEED_STEPS:]
+        speed = len(self._recent) / max(sum(self._recent), 1e-9)
+        self._tell_steps(told, speed)
+        for each in told:
+            if not math.isfinite(each["loss"]):
+                raise NonFiniteLoss(each["step"], each["loss"])
+
+    def preview(self, told: PreviewTold, done: int | None = None) -> None:
+        """A preview's files are complete. `done` is set by sampling jobs: how many of their pictures there are now."""
+        log.info("preview %s", told.picture)
+
+    def saved(self, bundle: Path, step: int, weights: Path | None) -> None:
+        """A bundle is complete; everything up to `step` can go on from it."""
+        self.flush()
+        log.info("saved %s", weights or bundle)
+
+    # -- what loops ask -----------------------------------------------------------------------------------------------------
+
+    def bundles(self) -> list[Path]:
+        """The bundles that count, oldest first."""
+        return sorted((path.parent for path in self.workdir.glob("bundles/*/bundle.json")), key=lambda path: path.stat().st_mtime_ns)
+
+    def forget(self, bundles: Sequence[Path]) -> None:
+        """These bundles are about to be deleted."""
+
+    def previews_at(self, step: int) -> set[int]:
+        """The prompts that already have a preview of this step."""
+        return set()
+
+    def done(self) -> int:
+        """How many pictures of a sampling job there are already."""
+        return 0
+
+    def _tell_steps(self, told: list[dict[str, Any]], speed: float) -> None:
+        last = told[-1]
+        log.info("step %d/%d  loss %.4f  %.2f steps/s", last["step"], self.total_steps, last["loss"], speed)

@@ -1,0 +1,123 @@
+"""The Reporter that writes to the store: every word is fenced by the job's attempt, and a heartbeat keeps its lease."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from server.store import broker, jobs
+from server.store.events import LeaseLost
+from server.store.files import attempt_folder, job_folder
+from server.store.tables import File, Job, Status
+from worker.report import Phase, PreviewTold, Reporter, Stop, Wish
+
+BEAT_SECONDS = 1.0
+LOST_SECONDS = 30.0  # a run that does not stop this long after it lost its lease is killed: another one may be running
+
+log = logging.getLogger(__name__)
+
+
+class StoreReporter(Reporter):
+    """Use as a context manager: the heartbeat runs inside it."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(attempt_folder(job.id, job.attempt), job.total_steps)
+        self.job = job
+        self._wish: Wish | None = None
+        self._ended = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> "StoreReporter":
+        self._heart.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._heart.join()
+
+    def check(self) -> None:
+        if self._wish:
+            raise Stop(self._wish)
+
+    def phase(self, phase: Phase, done: int | None = None, total: int | None = None) -> None:
+        running = {"status": Status.RUNNING} if phase in ("training", "sampling") and self.job.status == Status.PREPARING else {}
+        self.job.status = running.get("status", self.job.status)
+        self._tell(("phase", {"phase": phase, "done": done, "total": total}), phase=phase, **running)
+
+    def log(self, message: str, level: str = "INFO") -> None:
+        self._tell(("log", {"level": level, "message": message}))
+
+    def preview(self, told: PreviewTold, done: int | None = None) -> None:
+        record = {key: told.record[key] for key in ("step", "prompt_index")}
+        name = f"samples/{told.picture.name}"
+        picture = self._file("sample", name, told.picture, told.record["step"], info=told.record)
+        thumbnail = self._file("thumbnail", f"thumbnails/{told.thumbnail.name}", told.thumbnail, record["step"])
+        events: list[tuple[str, dict[str, Any]]] = [("sample", told.record)]
+        columns: dict[str, Any] = {}
+        if done is not None:
+            columns = {"step": done}
+            events.append(("progress", {"step": done, "total_steps": self.total_steps, "steps_per_second": None, "eta_seconds": None, "loss": None}))
+        self._tell(*events, files=[picture, thumbnail], **columns)
+
+    def saved(self, bundle: Path, step: int, weights: Path | None) -> None:
+        self.flush()
+        size = sum(path.stat().st_size for path in bundle.iterdir())
+        files = [File(**self._place(bundle), kind="bundle", name=bundle.name, size=size, step=step)]
+        events: list[tuple[str, dict[str, Any]]] = []
+        if weights is not None:
+            row = self._file("weights", weights.name, weights, step, info={"bundle": bundle.name})
+            files.append(row)
+            events = [("checkpoint", {"step": step, "path": row.name, "size": row.size})]
+        self._tell(*events, files=files, step=step)
+
+    def bundles(self) -> list[Path]:
+        return [job_folder(row.job_id) / row.path for row in jobs.job_files(self.job.id, "bundle")]
+
+    def forget(self, bundles: Sequence[Path]) -> None:
+        gone = [str(path.relative_to(job_folder(self.job.id))) for path in bundles]
+        rows = jobs.job_files(self.job.id, "bundle", "weights")
+        ids = [row.id for row in rows if row.id is not None and any(row.path == path or row.path.startswith(path + "/") for path in gone)]
+        jobs.forget_files(self.job.id, self.job.attempt, ids)
+
+    def previews_at(self, step: int) -> set[int]:
+        return {row.info["prompt_index"] for row in jobs.job_files(self.job.id, "sample") if row.step == step}
+
+    def done(self) -> int:
+        return self.job.step
+
+    def _tell_steps(self, told: list[dict[str, Any]], speed: float) -> None:
+        last = told[-1]
+        left = (self.total_steps - last["step"]) / speed
+        progress = {"step": last["step"], "total_steps": self.total_steps, "steps_per_second": speed, "eta_seconds": left, "loss": last["loss"]}
+        loss = last["loss"] if abs(last["loss"]) < float("inf") else None
+        events = [*(("metrics", each) for each in told), ("progress", progress)]
+        self._tell(*events, step=last["step"], loss=loss, steps_per_second=speed)
+
+    def _tell(self, *events: tuple[str, dict[str, Any]], files: Sequence[File] = (), **columns: Any) -> None:
+        try:
+            broker.publish(jobs.tell(self.job.id, self.job.attempt, events, files=files, **columns))
+        except LeaseLost:
+            raise Stop("lost") from None
+
+    def _file(self, kind: str, name: str, path: Path, step: int, info: dict[str, Any] | None = None) -> File:
+        return File(**self._place(path), kind=kind, name=name, size=path.stat().st_size, step=step, info=info or {})
+
+    def _place(self, path: Path) -> dict[str, Any]:
+        return {"job_id": self.job.id, "attempt": self.job.attempt, "path": str(path.relative_to(job_folder(self.job.id)))}
+
+    def _beat(self) -> None:
+        lost_at: float | None = None
+        while not self._ended.wait(BEAT_SECONDS):
+            try:
+                self._wish = jobs.beat(self.job.id, self.job.attempt) or self._wish  # type: ignore[assignment]
+            except LeaseLost:
+                self._wish = "lost"
+                lost_at = lost_at or time.monotonic()
+                if time.monotonic() - lost_at > LOST_SECONDS:
+                    log.error("job %s was lost %s s ago and does not stop; this process ends", self.job.id, LOST_SECONDS)
+                    os._exit(1)
+            except Exception:
+                log.exception("a heartbeat of job %s failed", self.job.id)
