@@ -1,6 +1,9 @@
 """What the API answers with. Requests of jobs are models.spec; these are the replies."""
 
 from typing import Any
+from urllib.parse import quote
+
+from pydantic import Field
 
 from models.spec import Spec
 from server.store.tables import Event, File, Job, Worker
@@ -136,7 +139,7 @@ class ArchView(Spec):
 class ArchDetail(ArchView):
     """`schema` holds the JSON Schema of each job kind for this arch."""
 
-    schema: dict[str, dict[str, Any]]  # type: ignore[assignment]
+    job_schema: dict[str, dict[str, Any]] = Field(alias="schema")
     presets: list[PresetView]
 
 
@@ -254,7 +257,13 @@ def job_view(job: Job, queue_position: int | None = None) -> JobView:
 
 
 def event_view(event: Event) -> EventView:
-    return EventView(**{name: getattr(event, name) for name in EventView.model_fields})
+    """The event as stored, with the addresses of what it speaks of."""
+    shared = {name: getattr(event, name) for name in EventView.model_fields}
+    if event.type == "sample":
+        shared["data"] = {**event.data, **sample_urls(event.job_id, event.data["index"])}
+    elif event.type == "checkpoint":
+        shared["data"] = {**event.data, "url": file_url(event.job_id, event.data["path"])}
+    return EventView(**shared)
 
 
 def sample_view(row: File) -> SampleView:
@@ -268,8 +277,12 @@ def sample_urls(job_id: str, index: int) -> dict[str, str]:
 
 
 def file_view(row: File) -> FileView:
-    url = f"/v1/jobs/{row.job_id}/files/{row.name}"
+    url = file_url(row.job_id, row.name)
     return FileView(path=row.name, size=row.size, kind=row.kind, step=row.step, url=url, created_at=row.created_at)
+
+
+def file_url(job_id: str, name: str) -> str:
+    return f"/v1/jobs/{job_id}/files/{quote(name)}"
 
 
 def worker_view(row: Worker, job_id: str | None, alive: bool) -> WorkerView:

@@ -27,7 +27,7 @@ SCRATCH = {
     "network": None,
     "train": {
         "steps": 400, "batch_size": 16, "lr": 2e-3, "lr_scheduler": "linear", "lr_warmup_steps": 50,
-        "ema_config": {"use_ema": True, "ema_decay": 0.99},
+        "ema_config": {"use_ema": True, "ema_decay": 0.98},
     },
     "save": {"save_every": 100},
 }  # fmt: skip

@@ -43,7 +43,9 @@ class PocketModel(BaseModel):
             self.model = UNet2DConditionModel(**unet_config(self.model_config.model_kwargs.channels))
         else:
             self.model = load_unet(Path(where))
-        self.model.to(self.device_torch, self.torch_dtype)
+        self.model.to(self.device_torch)
+        if self.torch_dtype != torch.float32:
+            self.model.to(self.torch_dtype)
         encoder = self.model_config.te_name_or_path or bundled_encoder()
         self.tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
         self.text_encoder = AutoModel.from_pretrained(encoder, local_files_only=True).eval().requires_grad_(False)

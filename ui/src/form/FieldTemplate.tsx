@@ -13,7 +13,6 @@ export function FieldTemplate({ id, schema, children, registry }: FieldTemplateP
     <div className={`field${wide ? ' field-wide' : ''}`} data-invalid={problems.length > 0 || undefined} data-pointer={leaf.pointer}>
       <div className="field-head">
         <label htmlFor={id} id={`${id}-label`}>{label}</label>
-        {leaf.unit && <span className="field-unit">{leaf.unit}</span>}
         {changed && (
           <button type="button" className="field-dot" onClick={() => reset(leaf)} title={`Changed. Back to ${formatJson(presetValue)}`} aria-label={`Reset ${label} to ${formatJson(presetValue)}`}>
             <span aria-hidden="true" />
@@ -30,7 +29,8 @@ export function FieldTemplate({ id, schema, children, registry }: FieldTemplateP
           </p>
         ))}
         {problems.length === 0 && warnings.map((warning) => <p key={warning.message} className="field-warning">{warning.message}</p>)}
-        {leaf.help && <p className="field-help">{leaf.help}</p>}
+        {/* Said once for a list: the same line under every prompt is noise. */}
+        {leaf.help && !(leaf.item && leaf.item.index > 0 && leaf.basic) && <p className="field-help">{leaf.help}</p>}
       </div>
     </div>
   );

@@ -1,11 +1,11 @@
 /** The whole form: sections, the few inputs of a preset open, the others folded. */
 import { Button } from '@mantine/core';
-import { useMemo, useRef } from 'react';
+import { useMemo, useRef, type ReactNode } from 'react';
 import type { Finding, Json, JsonObject } from '../api/types';
 import { plural } from '../lib/format';
 import { getAt, joinPointer, sameJson, setAt } from '../lib/pointer';
 import type { FieldFacts, FormActions } from './context';
-import { labelOf, leafAt, toSections, type Layout, type Leaf, type List } from './leaves';
+import { foldName, labelOf, leafAt, toRuns, toSections, type Layout, type Leaf, type List } from './leaves';
 import { SectionForm } from './SectionForm';
 
 interface JobFormProps {
@@ -16,7 +16,7 @@ interface JobFormProps {
   problems: readonly Finding[];
   warnings: readonly Finding[];
   unfolded: ReadonlySet<string>;
-  onFold: (section: string, open: boolean) => void;
+  onFold: (name: string, open: boolean) => void;
   setSpec: (change: (spec: JsonObject) => Json) => void;
 }
 
@@ -44,6 +44,33 @@ function toFacts({ layout, spec, base, problems, warnings }: JobFormProps): Map<
 function AddItem({ list, onAdd }: { list: List; onAdd: () => void }) {
   if (list.count >= list.max) return null;
   return <Button variant="subtle" color="gray" c="dimmed" size="xs" onClick={onAdd}>Add {list.count === 0 ? 'a' : 'another'} {list.itemName}</Button>;
+}
+
+interface FoldProps {
+  name: string;
+  label: string;
+  leaves: readonly Leaf[];
+  facts: Map<string, FieldFacts>;
+  unfolded: ReadonlySet<string>;
+  onFold: (name: string, open: boolean) => void;
+  children: ReactNode;
+}
+
+/** Inputs out of sight, with a word on those in it that were changed or are wrong. */
+function Fold({ name, label, leaves, facts, unfolded, onFold, children }: FoldProps) {
+  const open = unfolded.has(name);
+  const changed = leaves.filter(({ pointer }) => facts.get(pointer)?.changed).length;
+  const wrong = leaves.filter(({ pointer }) => (facts.get(pointer)?.problems.length ?? 0) > 0).length;
+  return (
+    <details open={open} onToggle={(event) => event.target === event.currentTarget && onFold(name, event.currentTarget.open)}>
+      <summary>
+        {label}
+        {changed > 0 && <span className="fold-changed"><span className="dot" aria-hidden="true" /> {changed} changed</span>}
+        {wrong > 0 && <span className="fold-changed bad">{wrong} to mend</span>}
+      </summary>
+      {open && <div className="fold-body">{children}</div>}
+    </details>
+  );
 }
 
 export function JobForm(props: JobFormProps) {
@@ -79,21 +106,29 @@ export function JobForm(props: JobFormProps) {
     <>
       {toSections(layout).map((section) => {
         const shared = { spec, facts, actions, onChange: change };
-        const changed = section.folded.filter(({ pointer }) => facts.get(pointer)?.changed).length;
-        const open = unfolded.has(section.name);
+        const empty = section.lists.filter(({ count }) => count === 0);
         return (
           <section key={section.name} className="form-section" aria-labelledby={`section-${section.name}`}>
             <h2 id={`section-${section.name}`}>{section.name}</h2>
-            {section.basic.length > 0 && <SectionForm leaves={section.basic} {...shared} />}
-            {section.lists.map((list) => <AddItem key={list.pointer} list={list} onAdd={() => addItem(list)} />)}
+            {toRuns(section.basic, layout.lists, false).map(({ key, list, leaves }) => (
+              <div key={key} className="form-run">
+                <SectionForm leaves={leaves} {...shared} />
+                {list && <AddItem list={list} onAdd={() => addItem(list)} />}
+              </div>
+            ))}
+            {empty.map((list) => <AddItem key={list.pointer} list={list} onAdd={() => addItem(list)} />)}
             {section.folded.length > 0 && (
-              <details open={open} onToggle={(event) => onFold(section.name, event.currentTarget.open)}>
-                <summary>
-                  {plural(section.folded.length, section.basic.length > 0 ? 'more setting' : 'setting')}
-                  {changed > 0 && <span className="fold-changed"> <span className="dot" aria-hidden="true" /> {changed} changed</span>}
-                </summary>
-                {open && <SectionForm leaves={section.folded} {...shared} />}
-              </details>
+              <Fold name={section.name} label={plural(section.folded.length, section.basic.length > 0 ? 'more setting' : 'setting')} leaves={section.folded} facts={facts} unfolded={unfolded} onFold={onFold}>
+                {toRuns(section.folded, layout.lists, true).map(({ key, list, index, leaves }) =>
+                  list && index !== null ? (
+                    <Fold key={key} name={foldName(section.name, list.pointer, index)} label={`For ${list.itemName} ${index + 1} alone`} leaves={leaves} facts={facts} unfolded={unfolded} onFold={onFold}>
+                      <SectionForm leaves={leaves} {...shared} />
+                    </Fold>
+                  ) : (
+                    <SectionForm key={key} leaves={leaves} {...shared} />
+                  ),
+                )}
+              </Fold>
             )}
           </section>
         );

@@ -61,8 +61,8 @@ export function PlanPane({ plan, checking, trouble, onGoTo }: PlanPaneProps) {
     <section className="plan" aria-labelledby="plan-title" aria-busy={checking}>
       <div className="section-head">
         <h2 id="plan-title">Plan</h2>
-        <span className={`small ${plan && !plan.ok ? 'bad' : 'dim'}`} role="status">
-          {trouble ? 'Not checked' : !plan ? 'Checking' : plan.ok ? 'This will run' : `${plural(plan.problems.length, 'thing')} to mend`}
+        <span className={`small ${plan && plan.problems.length > 0 ? 'bad' : 'dim'}`} role="status">
+          {trouble ? 'Not checked' : !plan ? 'Checking' : plan.ok ? 'This will run' : plan.problems.length === 0 ? 'Checking' : `${plural(plan.problems.length, 'thing')} to mend`}
         </span>
       </div>
       {trouble && <p className="warn small">{trouble}</p>}

@@ -172,6 +172,38 @@ export function toSections({ leaves, lists }: Layout): SectionLayout[] {
     .filter(({ basic, folded, lists: own }) => basic.length + folded.length + own.length > 0);
 }
 
+/** A stretch of inputs that belong together: those of one list, of one item of a list, or none's. */
+export interface Run {
+  key: string;
+  list: List | null;
+  index: number | null;
+  leaves: Leaf[];
+}
+
+/** Splits inputs, in their order, where the list (or, `byItem`, its item) changes. */
+export function toRuns(leaves: readonly Leaf[], lists: readonly List[], byItem: boolean): Run[] {
+  const runs: Run[] = [];
+  for (const leaf of leaves) {
+    const list = lists.find(({ pointer }) => pointer === leaf.item?.list) ?? null;
+    // The only item of a list needs no heading of its own.
+    const index = byItem && list && list.count > 1 ? (leaf.item?.index ?? null) : null;
+    const owner = byItem && index === null ? null : list;
+    const last = runs.at(-1);
+    if (last && last.list === owner && last.index === index) last.leaves.push(leaf);
+    else runs.push({ key: `${owner?.pointer ?? ''} ${index ?? ''} ${runs.length}`, list: owner, index, leaves: [leaf] });
+  }
+  return runs;
+}
+
+/** The name of the fold that an input is in, or in turn the folds around it; an open input has none. */
+export function foldsOf(leaf: Leaf, lists: readonly List[]): string[] {
+  if (leaf.basic) return [];
+  const list = leaf.item && lists.find(({ pointer }) => pointer === leaf.item?.list);
+  return list && list.count > 1 && leaf.item ? [leaf.section, foldName(leaf.section, list.pointer, leaf.item.index)] : [leaf.section];
+}
+
+export const foldName = (section: string, list: string, index: number): string => `${section} ${list}/${index}`;
+
 /** The input that a finding's pointer means: itself, or the one around it. */
 export function leafAt(leaves: readonly Leaf[], pointer: string): Leaf | undefined {
   for (let at = pointer; at !== ''; at = at.slice(0, at.lastIndexOf('/'))) {

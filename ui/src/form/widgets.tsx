@@ -22,6 +22,9 @@ const shared = (id: string, { problems, label }: FieldFacts) => ({
   'data-label': label,
 });
 
+/** The unit stands inside the input, at its end. */
+const unitOf = ({ leaf }: FieldFacts) => (leaf.unit ? { rightSection: <span className="field-unit">{leaf.unit}</span>, rightSectionWidth: 24 + 8 * leaf.unit.length, rightSectionPointerEvents: 'none' as const } : {});
+
 const placeholder = ({ leaf }: FieldFacts) => (leaf.defaultValue === undefined || leaf.defaultValue === null ? '' : formatJson(leaf.defaultValue));
 
 /** Keeps what is typed while the value it stands for stays the same ("1e-" on the way to "1e-4"). */
@@ -52,6 +55,7 @@ export function TextWidget({ id, value, schema, onChange, registry }: WidgetProp
   return (
     <TextInput
       {...shared(id, facts)}
+      {...unitOf(facts)}
       value={text}
       placeholder={placeholder(facts)}
       autoComplete="off"
@@ -125,6 +129,7 @@ export function ListField({ fieldPathId, formData, schema, onChange, registry }:
   return (
     <TextInput
       {...shared(fieldPathId.$id, facts)}
+      {...unitOf(facts)}
       value={text}
       placeholder={placeholder(facts) || 'none'}
       autoComplete="off"

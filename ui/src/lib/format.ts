@@ -43,7 +43,7 @@ export const formatExact = (iso: string): string => new Date(iso).toLocaleString
 /** Four significant digits; tiny and huge values in exponent form. */
 export function formatValue(value: number | null | undefined): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return '–';
-  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5)) return value.toExponential(2);
+  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5)) return value.toExponential(2).replace(/\.?0+e/, 'e').replace('e+', 'e');
   return Number(value.toPrecision(4)).toString();
 }
 

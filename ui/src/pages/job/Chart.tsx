@@ -61,9 +61,10 @@ export function Chart({ title, unit, steps, values, smoothed, log = false, ticks
         width: element.clientWidth || 400,
         height: HEIGHT,
         legend: { show: false },
+        padding: [8, 12, 0, 0],
         scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
         axes: [
-          { ...axis, values: (_plot, splits) => splits.map((step) => (Number.isInteger(step) ? formatCount(step) : '')) },
+          { ...axis, size: 28, values: (_plot, splits) => splits.map((step) => (Number.isInteger(step) ? formatCount(step) : '')) },
           { ...axis, size: 64, values: (_plot, splits) => splits.map((value) => (value == null ? '' : formatValue(value))) },
         ],
         series: [{}, ...(twoLines ? [faint, strong] : [strong])],
@@ -94,8 +95,10 @@ export function Chart({ title, unit, steps, values, smoothed, log = false, ticks
     if (zoomed.current) plot.current?.redraw();
   });
 
-  const at = cursor ?? steps.length - 1;
-  const shown = (smoothed ?? values)[at];
+  const line = smoothed ?? values;
+  // The smoothed line may be a moment behind the steps, which grow in place.
+  const at = cursor ?? Math.min(steps.length, line.length) - 1;
+  const shown = line[at];
   const suffix = unit ? ` ${unit}` : '';
   return (
     <figure className="chart panel">

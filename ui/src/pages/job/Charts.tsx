@@ -4,6 +4,7 @@ import { useEffect, useMemo } from 'react';
 import { api } from '../../api/api';
 import { useOpenJob, useStoreVersion } from '../../api/jobStream';
 import { METRICS, type Metric } from '../../api/jobStore';
+import { Range } from '../../components/Range';
 import { useParam } from '../../lib/useParam';
 import { Chart, type Tick } from './Chart';
 import { onlyPositive, smooth } from './series';
@@ -50,7 +51,7 @@ export function Charts() {
         <Switch label="Log scale" checked={log === '1'} onChange={(event) => setLog(event.currentTarget.checked ? '1' : null, { replace: true })} />
         <label className="row small">
           Smoothing
-          <input type="range" min={0} max={0.99} step={0.01} value={weight} onChange={(event) => setSmoothing(event.currentTarget.value, { replace: true })} aria-valuetext={String(weight)} />
+          <Range min={0} max={0.99} step={0.01} value={weight} onChange={(event) => setSmoothing(event.currentTarget.value, { replace: true })} aria-valuetext={String(weight)} />
           <output style={{ width: 32 }}>{weight.toFixed(2)}</output>
         </label>
         <span className="dim small chart-hint">Drag to zoom, double click to reset. Marks: previews, and checkpoints in amber.</span>

@@ -21,7 +21,7 @@ export function Files() {
       <thead>
         <tr>
           <th>File</th>
-          <th className="cell-number">Step</th>
+          <th className="cell-number cell-step">Step</th>
           <th className="cell-number">Size</th>
           <th className="cell-when">Saved</th>
           <th className="cell-result"><span className="visually-hidden">Download</span></th>
@@ -30,8 +30,8 @@ export function Files() {
       <tbody>
         {shown.map((file) => (
           <tr key={file.path}>
-            <td className="cell-file"><span className="mono">{file.path}</span> <span className="dim small">{file.kind}</span></td>
-            <td className="cell-number">{file.step === null ? '–' : formatCount(file.step)}</td>
+            <td className="cell-file"><span className="mono">{file.path}</span> <span className="dim small">{file.kind}{file.step !== null && <span className="file-step">, step {formatCount(file.step)}</span>}</span></td>
+            <td className="cell-number cell-step">{file.step === null ? '–' : formatCount(file.step)}</td>
             <td className="cell-number">{formatSize(file.size)}</td>
             <td className="cell-when dim"><When iso={file.created_at} /></td>
             <td className="cell-result">

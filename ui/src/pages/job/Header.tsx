@@ -29,7 +29,7 @@ export function Header() {
           <p className={`job-status${job.status === 'failed' ? ' bad' : ''}`} data-status={job.status}>
             {active && <span className="live-dot" aria-hidden="true" />}
             <span>{statusSentence(job)}</span>
-            <span className="dim"> · {job.finished_at && isEnded(job.status) ? <>ended <When iso={job.finished_at} /></> : <>submitted <When iso={job.created_at} /></>}</span>
+            <span className="dim job-since"> · {job.finished_at && isEnded(job.status) ? <>ended <When iso={job.finished_at} /></> : <>submitted <When iso={job.created_at} /></>}</span>
           </p>
           {/* Read aloud only when the state itself changes, not at every step. */}
           <p className="visually-hidden" role="status">{`${job.name}: ${job.status}`}</p>

@@ -2,6 +2,7 @@
 import { useMemo, useRef } from 'react';
 import { useOpenJob, useStoreVersion } from '../../api/jobStream';
 import type { Sample } from '../../api/types';
+import { Range } from '../../components/Range';
 import { formatCount, plural } from '../../lib/format';
 import { isEnded } from '../../lib/status';
 import { useParam } from '../../lib/useParam';
@@ -25,8 +26,7 @@ function Scrubber({ grid, at, following, onPick }: ScrubberProps) {
   return (
     <div className="scrubber">
       <output className="scrubber-step">{label}</output>
-      <input
-        type="range"
+      <Range
         aria-label="Step of all previews"
         aria-valuetext={label}
         min={0}

@@ -69,7 +69,10 @@ export function Viewer({ grid, sample, onShow, onClose }: ViewerProps) {
         )}
       </div>
       <div className="viewer-panel">
-        <p className="viewer-prompt">{sample.prompt || 'No prompt'}</p>
+        <div className="viewer-top">
+          <p className="viewer-prompt">{sample.prompt || 'No prompt'}</p>
+          <ActionIcon variant="default" size={36} aria-label="Close" onClick={onClose} data-autofocus><CloseIcon /></ActionIcon>
+        </div>
         <dl className="viewer-facts">
           {facts.map(([name, value]) => value !== null && <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}
         </dl>
@@ -80,7 +83,6 @@ export function Viewer({ grid, sample, onShow, onClose }: ViewerProps) {
             </ActionIcon>
           ))}
           <Button component="a" href={sample.url} download={`${sample.prompt.slice(0, 40).replace(/[^\w-]+/g, '-') || 'preview'}-step-${sample.step}`} variant="default" leftSection={<DownloadIcon size={16} />}>Download</Button>
-          <ActionIcon variant="default" size={36} aria-label="Close" onClick={onClose} data-autofocus><CloseIcon /></ActionIcon>
         </div>
       </div>
     </Modal>

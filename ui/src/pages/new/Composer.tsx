@@ -7,7 +7,7 @@ import { ApiError } from '../../api/http';
 import type { ArchDetail, Finding, JsonObject } from '../../api/types';
 import { JobForm } from '../../form/JobForm';
 import { JsonPane } from '../../form/JsonPane';
-import { fieldId, leafAt, toLayout, toSections, type Layout } from '../../form/leaves';
+import { fieldId, foldsOf, leafAt, toLayout, toSections, type Layout } from '../../form/leaves';
 import { PlanPane } from '../../form/PlanPane';
 import { useDraft } from '../../form/useDraft';
 import { plural } from '../../lib/format';
@@ -64,7 +64,7 @@ export function Composer({ name, base, detail, children }: ComposerProps) {
       summary.current?.focus();
       return;
     }
-    if (!leaf.basic) onFold(leaf.section, true);
+    for (const fold of foldsOf(leaf, layout.lists)) onFold(fold, true);
     setGoTo({ id: fieldId(leaf.pointer) });
   };
   // After the section has unfolded.

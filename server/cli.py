@@ -1,0 +1,154 @@
+"""The `safelight` command: start the parts, and a client for the REST API. Imports no torch."""
+
+import json
+import sys
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from models import catalog
+from models.errors import UserError
+from server import client, up
+from server.app import StartRefused
+from server.store.settings import settings
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+out, err = Console(), Console(stderr=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the API's answer as JSON.")]
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, for instance train.steps=50.")]
+
+
+@app.command("up")
+def start_all() -> None:
+    """The API, the web page, the broker and one worker per device, in this terminal. Ctrl-C stops all; running jobs are resumable."""
+    raise typer.Exit(up.run())
+
+
+@app.command()
+def serve() -> None:
+    """The API and the web page only."""
+    up.serve()
+
+
+@app.command()
+def worker(device: Annotated[str | None, typer.Option(help="cpu, cuda:0, ...; default: the first there is.")] = None) -> None:
+    """One worker process for one device."""
+    raise typer.Exit(up.call("worker.app", *(["--device", device] if device else [])))
+
+
+@app.command()
+def demo(exit_when_done: Annotated[bool, typer.Option("--exit", help="Stop everything when the demo job has ended.")] = False) -> None:
+    """`up`, then the bundled demo job, followed here."""
+    raise typer.Exit(up.run(demo=True, exit_when_done=exit_when_done))
+
+
+@app.command()
+def submit(
+    file: Annotated[Path, typer.Argument(help="A job as JSON or YAML.")],
+    follow: Annotated[bool, typer.Option("--follow", help="Follow it to its end.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
+    changes: Changes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Post a job file to the running server."""
+    spec = client.patched(client.read_job_file(file), client.read_changes(changes or []))
+    if dry_run:
+        plan = client.call("POST", "/v1/jobs/validate", spec)
+        out.print_json(json.dumps(plan))
+        raise typer.Exit(0 if plan["ok"] else 1)
+    job = client.call("POST", "/v1/jobs", spec, {"Idempotency-Key": str(uuid.uuid4())})
+    _show(job, as_json)
+    if follow:
+        raise typer.Exit(client.follow(job["id"], out))
+
+
+@app.command()
+def jobs(as_json: AsJson = False, limit: int = 20) -> None:
+    """The newest jobs."""
+    answer = client.call("GET", f"/v1/jobs?limit={limit}")
+    if as_json:
+        out.print_json(json.dumps(answer))
+        return
+    table = Table("id", "name", "status", "step", "loss", "created", box=None)
+    for job in answer["jobs"]:
+        loss = "" if job["loss"] is None else f"{job['loss']:.4f}"
+        table.add_row(job["id"], job["name"], job["status"], f"{job['step']}/{job['total_steps']}", loss, job["created_at"])
+    out.print(table)
+
+
+@app.command()
+def show(job_id: str, as_json: AsJson = False) -> None:
+    """One job."""
+    _show(client.call("GET", f"/v1/jobs/{job_id}"), as_json)
+
+
+@app.command()
+def follow(job_id: str, as_json: AsJson = False) -> None:
+    """Follow a job to its end: progress, loss, newest preview. With --json, one event per line."""
+    raise typer.Exit(client.follow(job_id, out, as_json))
+
+
+@app.command()
+def cancel(job_id: str, as_json: AsJson = False) -> None:
+    """Stop a job; its work is saved."""
+    _show(client.call("POST", f"/v1/jobs/{job_id}/cancel"), as_json)
+
+
+@app.command()
+def resume(job_id: str, changes: Changes = None, as_json: AsJson = False) -> None:
+    """Go on with an ended job, for instance with more steps."""
+    _show(client.call("POST", f"/v1/jobs/{job_id}/resume", client.read_changes(changes or []) or None), as_json)
+
+
+@app.command()
+def archs(as_json: AsJson = False) -> None:
+    """The catalogue of architectures. Needs no server."""
+    cards = list(catalog.archs().values())
+    if as_json:
+        shown = [{"arch": c.name, "label": c.label, "kind": c.kind, "modality": c.modality, "description": c.description} for c in cards]
+        out.print_json(json.dumps(shown))
+        return
+    table = Table("arch", "label", "kind", "description", box=None)
+    for card in cards:
+        table.add_row(card.name, card.label, card.kind, card.description)
+    out.print(table)
+
+
+@app.command()
+def tiny(arch: str, folder: Path) -> None:
+    """Write a tiny random-weight checkpoint of ARCH into FOLDER, in its real layout."""
+    catalog.arch(arch)
+    raise typer.Exit(up.call("worker.tiny", arch, str(folder)))
+
+
+def _show(job: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        out.print_json(json.dumps(job))
+        return
+    out.print(f"[bold]{job['id']}[/]  {job['name']}  {job['status']}  step {job['step']}/{job['total_steps']}", highlight=False)
+    if job["error"]:
+        err.print(f"{job['error']['message']}. {job['error']['hint'] or ''}", style="red", highlight=False, markup=False)
+    out.print(f"{settings().url}/jobs/{job['id']}", highlight=False)
+
+
+def main() -> None:
+    """Every error is one readable line; a traceback is for --debug."""
+    debug = "--debug" in sys.argv
+    sys.argv = [argument for argument in sys.argv if argument != "--debug"]
+    try:
+        up.check_packages()
+        app()
+    except (UserError, StartRefused, client.ApiError, OSError, RuntimeError, ValueError) as error:
+        if debug:
+            raise
+        err.print(f"safelight: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

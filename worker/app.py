@@ -1,0 +1,176 @@
+"""One worker process for one device: `python -m worker.app --device cpu`.
+
+The parent (this file) is a Celery worker with one prefork child. It never imports torch and touches no job's work: it keeps the
+worker's row alive, rings for waiting jobs, passes a SIGTERM on as a wish to save, and gives back the job of a child that died.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import importlib.metadata
+import logging
+import os
+import platform
+import re
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from celery import signals
+
+from models import catalog
+from server.store import broker, jobs, workers
+from server.store.engine import migrate
+from server.store.settings import settings
+from server.store.tables import Worker
+from worker import gpus, tasks
+
+EVERY_SECONDS = 1.0
+SHOWN_VERSIONS = ("safelight", "torch", "diffusers", "transformers")
+
+log = logging.getLogger("worker")
+
+
+class Supervisor(threading.Thread):
+    """The parent's second thread. It holds `guard` while it is in the database, and a fork takes `guard` first, so that no child
+    is born with a lock that this thread held."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(name="supervisor", daemon=True)
+        self.worker = worker
+        self.stopping = threading.Event()
+        self._ended = threading.Event()
+        self.guard = threading.Lock()
+        os.register_at_fork(before=self.guard.acquire, after_in_parent=self.guard.release, after_in_child=self.guard.release)
+
+    def run(self) -> None:
+        while not self._ended.wait(EVERY_SECONDS):
+            try:
+                with self.guard:
+                    self._tick()
+            except Exception:
+                log.exception("the supervisor's round failed; it is tried again in %s s", EVERY_SECONDS)
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
+
+    def child_died(self, how: str) -> None:
+        for job in jobs.held_by(self.worker.id):
+            log.warning("job %s: %s", job.id, how)
+            broker.publish(jobs.give_back(job.id, job.attempt, how))
+        self._ring()
+
+    def _tick(self) -> None:
+        used, total = gpus.memory(self.worker.device)
+        workers.beat(self.worker.id, memory_used=used, memory_total=total, stopped=self.stopping.is_set())
+        if self.stopping.is_set():
+            jobs.wish_requeue(self.worker.id)
+        elif not jobs.held_by(self.worker.id) and jobs.any_queued(self.worker.archs):
+            self._ring()
+
+    def _ring(self) -> None:
+        if not self.stopping.is_set():
+            broker.ring([self.worker.id])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="safelight worker")
+    parser.add_argument("--device", default=gpus.devices()[0], help="cpu, cuda:0, ...")
+    device = parser.parse_args(arguments).device
+    if not re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device):
+        parser.error(f"device '{device}' is unknown; give cpu, mps or cuda:N")
+    logging.basicConfig(level=settings().log_level, format="%(asctime)s worker %(levelname)s %(message)s")
+    for name in ("alembic", "celery.worker.strategy", "celery.app.trace"):
+        logging.getLogger(name).setLevel("WARNING")
+    worker = Worker(
+        id=f"{re.sub(r'[^A-Za-z0-9_-]', '-', socket.gethostname())}-{device.replace(':', '')}",
+        host=socket.gethostname(), device=device, pid=os.getpid(), archs=list(catalog.archs()), versions=_versions(),
+    )  # fmt: skip
+    log.info("data folder: %s", settings().home)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(_one_per_device(worker.id))
+        except BlockingIOError:
+            print(f"a worker for {device} already runs with {settings().home}", file=sys.stderr)  # noqa: T201
+            return 1
+        if share := broker.hold():
+            stack.callback(share.close)
+        migrate()
+        workers.register(worker)
+        supervisor = Supervisor(worker)
+        supervisor.child_died(f"worker {worker.id} was stopped without notice")  # what an earlier life of this worker left
+        tasks.child.worker, tasks.child.device = worker.id, device
+        _connect(supervisor)
+        supervisor.start()
+        _watch_parent()
+        _celery_worker(worker).start()
+        supervisor.end()
+        workers.beat(worker.id, stopped=True)
+    return 0
+
+
+def _celery_worker(worker: Worker) -> Any:
+    app = broker.celery()
+    return app.Worker(
+        hostname=f"{worker.id}@safelight", queues=[broker.queue_of(worker.id)], pool="prefork", concurrency=1, prefetch_multiplier=1, loglevel=settings().log_level,
+        quiet=True, without_gossip=True, without_mingle=True, without_heartbeat=True, task_events=False,
+    )  # fmt: skip
+
+
+def _connect(supervisor: Supervisor) -> None:
+    """Celery's signals that matter here. Receivers are kept strongly: they are closures."""
+
+    def keep_our_logging(**_: Any) -> None:
+        pass
+
+    def lost(exception: BaseException, **_: Any) -> None:
+        if type(exception).__name__ == "WorkerLostError":
+            supervisor.child_died(f"the training process died ({exception})")
+
+    def stop(**_: Any) -> None:
+        supervisor.stopping.set()
+
+    signals.setup_logging.connect(keep_our_logging, weak=False)
+    signals.task_failure.connect(lost, weak=False)
+    signals.worker_shutting_down.connect(stop, weak=False)
+    signals.worker_process_init.connect(tasks.after_fork, weak=False)
+
+
+@contextlib.contextmanager
+def _one_per_device(worker_id: str) -> Iterator[None]:
+    folder = settings().home / "workers"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{worker_id}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def _watch_parent() -> None:
+    """End like on SIGTERM when `safelight up` is gone, however it went. It says its process id in SAFELIGHT_PARENT."""
+    parent = os.environ.get("SAFELIGHT_PARENT")
+    if parent is None:
+        return
+
+    def watch() -> None:
+        ended = threading.Event()
+        while not ended.wait(EVERY_SECONDS):
+            if os.getppid() != int(parent):
+                os.kill(os.getpid(), 15)
+                return
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in SHOWN_VERSIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""The one Celery task: claim the best queued job that this worker can run, and run it. Lives in the pool's child process.
+
+torch is imported here, inside the task, and nowhere in the parent: torch used before a fork deadlocks the children.
+"""
+
+import logging
+import os
+import threading
+import traceback
+from typing import Any
+
+from models import catalog
+from models.errors import SpecError, UserError
+from server.store import broker, jobs
+from server.store.engine import forget
+from server.store.events import LeaseLost
+from server.store.settings import settings
+from server.store.tables import Job, Status
+
+log = logging.getLogger(__name__)
+
+TRACEBACK_CHARACTERS = 8000
+
+
+class Child:
+    """What the pool's child keeps between tasks: the warm model, and the clock that ends an idle child."""
+
+    def __init__(self) -> None:
+        self.worker, self.device = "", "cpu"  # the parent sets both before it forks
+        self.slot: Any = None
+        self._idle: threading.Timer | None = None
+
+    def begins_work(self) -> None:
+        if self._idle:
+            self._idle.cancel()
+
+    def ends_work(self) -> None:
+        """A child that has loaded torch gives all of its memory back by ending, once it has been idle for a while; the pool
+        starts a fresh one. A task that comes in the same instant is lost with it, and rung for again."""
+        if self.slot is not None:
+            self._idle = threading.Timer(settings().warm_seconds, os._exit, (0,))
+            self._idle.daemon = True
+            self._idle.start()
+
+
+child = Child()
+
+
+@broker.celery().task(name=broker.BELL)
+def run_next() -> None:
+    """Answer the bell: run one job, then ring again for the next. Without a job that fits there is nothing to do."""
+    child.begins_work()
+    try:
+        job = jobs.claim_next(child.worker, list(catalog.archs()))
+        if job is not None:
+            log.info("job %s: attempt %s begins", job.id, job.attempt)
+            work(job)
+            broker.ring([child.worker])
+    finally:
+        child.ends_work()
+
+
+def work(job: Job) -> None:
+    """Run a claimed job and say how it ended. A lost lease says nothing: the job is another's."""
+    from worker.report import Stop
+
+    status, error = Status.SUCCEEDED, None
+    try:
+        _run(job)
+    except Stop as stop:
+        status = {"cancel": Status.CANCELED, "requeue": Status.QUEUED, "lost": None}[stop.wish]  # type: ignore[assignment]
+    except SpecError as refused:
+        status, error = Status.FAILED, _error(refused.code, "; ".join(p.message for p in refused.problems), refused.hint)
+    except UserError as refused:
+        status, error = Status.FAILED, _error(refused.code, refused.message, refused.hint)
+    except Exception as bug:
+        status, error = Status.FAILED, _unexpected(bug)
+        log.exception("job %s failed", job.id)
+    if status is None:
+        return
+    try:
+        broker.publish(jobs.finish(job.id, job.attempt, status, error))
+    except LeaseLost:
+        log.warning("job %s ended as %s here, but it is another attempt's by now", job.id, status)
+
+
+def _run(job: Job) -> None:
+    os.environ.setdefault("TQDM_DISABLE", "1")  # libraries draw progress bars into the log otherwise
+    os.environ.setdefault("HF_HUB_OFFLINE", str(int(settings().offline)))
+    import torch
+
+    from worker.places import find_places
+    from worker.report_store import StoreReporter
+    from worker.run import Slot, run
+
+    torch.set_num_threads(settings().cpu_threads)
+    child.slot = child.slot or Slot()
+    spec = catalog.parse_job(job.spec)
+    with StoreReporter(job) as reporter:
+        run(spec, find_places(spec), reporter, child.device, child.slot)
+
+
+def _unexpected(bug: Exception) -> dict[str, Any]:
+    text = "".join(traceback.format_exception(bug))[-TRACEBACK_CHARACTERS:]
+    if isinstance(bug, OSError) and bug.errno in (28, 27):  # ENOSPC, EFBIG
+        return _error("no_space", f"no space left to write {bug.filename or 'a file'}", "Free some space and resume: earlier saves are intact.")
+    return {**_error("unexpected", f"{type(bug).__name__}: {bug}", "The traceback says where."), "traceback": text}
+
+
+def _error(code: str, message: str, hint: str | None = None) -> dict[str, Any]:
+    return {"code": code, "message": message, "hint": hint, "traceback": None}
+
+
+def after_fork(**_: Any) -> None:
+    """A pool child starts with connections of its own."""
+    forget()
+    broker.client.cache_clear()
