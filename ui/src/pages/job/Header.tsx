@@ -38,10 +38,16 @@ export function Header() {
       </div>
       <ProgressBar job={job} label="Progress" />
       <dl className="job-facts">
-        {isEnded(job.status) ? <Fact name="Took" value={took === null ? '–' : formatDuration(took)} /> : <Fact name="Time left" value={active && eta != null ? formatDuration(eta) : '–'} />}
-        <Fact name="Speed" value={formatSpeed(job.speed?.steps_per_second)} />
+        {isEnded(job.status) ? (
+          <Fact name="Took" value={took === null ? '–' : formatDuration(took)} />
+        ) : (
+          <>
+            <Fact name="Time left" value={active && eta != null ? formatDuration(eta) : '–'} />
+            <Fact name="Speed" value={formatSpeed(job.speed?.steps_per_second)} />
+          </>
+        )}
         <Fact name="Loss" value={formatValue(job.loss)} />
-        <Fact name="Worker" value={job.worker ?? '–'} />
+        {active && <Fact name="Worker" value={job.worker ?? '–'} />}
         {job.attempt > 1 && <Fact name="Attempt" value={String(job.attempt)} />}
       </dl>
       {job.error && job.status !== 'succeeded' && (

@@ -116,7 +116,7 @@ export function Composer({ name, base, detail, children }: ComposerProps) {
       </div>
       <div className="composer-side">
         <div className="panel"><PlanPane plan={plan} checking={checking} trouble={trouble} onGoTo={show} /></div>
-        <div className="panel"><JsonPane draft={draft} problems={problems} /></div>
+        <div className="panel json-panel"><JsonPane draft={draft} problems={problems} /></div>
       </div>
       <div className="submit-bar">
         <div ref={summary} tabIndex={-1} className="submit-message grow" role="alert">
