@@ -38,7 +38,7 @@ def retrieval(checkpoint: Path, folder: Path, num_captions: int = NUM_CAPTIONS, 
     embeds = {text: model.encode_prompt(text) for text in {"", *(config.prompt for config in wanted)}}
     right = 0
     for i, image in zip(chosen, generate_images(model, wanted, embeds), strict=True):
-        made = torch.tensor(list(image.getdata()), dtype=torch.float32).T.reshape(1, -1) / 127.5 - 1
+        made = torch.tensor(list(image.get_flattened_data()), dtype=torch.float32).T.reshape(1, -1) / 127.5 - 1
         right += int(torch.cdist(made, known).argmin()) == i
     return right / len(chosen)
 

@@ -71,7 +71,7 @@ class BaseModel:
         self.pipeline = custom_pipeline
         self.noise_scheduler = noise_scheduler
         self.is_flow_matching = False
-        self.model: nn.Module | None = None
+        self.model: Any = None
         self.vae: Any = None
         self.text_encoder: Any = None
         self.tokenizer: Any = None
@@ -103,13 +103,14 @@ class BaseModel:
         vae = self.vae.to(self.device_torch)
         latents = vae.encode(pixels.to(self.device_torch, vae.dtype)).latent_dist.mode()
         shift = getattr(vae.config, "shift_factor", None) or 0.0
-        return (vae.config.scaling_factor * (latents - shift)).to(device or self.device_torch, dtype or self.torch_dtype)
+        normalised: torch.Tensor = vae.config.scaling_factor * (latents - shift)
+        return normalised.to(device or self.device_torch, dtype or self.torch_dtype)
 
     def decode_latents(self, latents: torch.Tensor, device: Any = None, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The inverse: latents (B, C, h, w) to pixels (B, 3, H, W) in about [-1, 1]. Called for previews."""
         vae = self.vae.to(self.device_torch)
         shift = getattr(vae.config, "shift_factor", None) or 0.0
-        pixels = vae.decode(latents.to(self.device_torch, vae.dtype) / vae.config.scaling_factor + shift).sample
+        pixels: torch.Tensor = vae.decode(latents.to(self.device_torch, vae.dtype) / vae.config.scaling_factor + shift).sample
         return pixels.to(device or self.device_torch, dtype or self.torch_dtype)
 
     def get_prompt_embeds(self, prompt: list[str]) -> AdvancedPromptEmbeds:
@@ -179,7 +180,9 @@ class BaseModel:
             text_embeddings = AdvancedPromptEmbeds.concat_prompt_embeds(parts, padding_side=self.te_padding_side)
         num_latents, num_prompts = latents.shape[0], len(text_embeddings)
         if num_prompts not in (num_latents, 2 * num_latents):
-            raise ValueError(f"{num_prompts} prompt embeds do not fit {num_latents} latents; give as many, or twice as many for guidance")
+            raise ValueError(
+                f"{num_prompts} prompt embeds do not fit {num_latents} latents; give as many, or twice as many for guidance"
+            )
         guided = num_prompts == 2 * num_latents
         embeds = text_embeddings.to(self.device_torch, self.torch_dtype)
         t = torch.as_tensor(timestep, device=self.device_torch, dtype=torch.float32).reshape(-1).expand(num_latents)
@@ -214,8 +217,8 @@ class BaseModel:
 
     def get_model_to_train(self) -> nn.Module:
         """The module that adapters attach to, or whose weights a full fine-tune trains."""
-        assert self.model is not None, "load_model() has not run"
-        return self.model
+        root: nn.Module = self.model
+        return root
 
     def save_model(self, output_path: Path, meta: dict[str, str], save_dtype: torch.dtype) -> None:
         """A full fine-tune's weights as a file that `model.name_or_path` can name. `meta` goes into the header."""

@@ -8,7 +8,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
@@ -17,7 +17,7 @@ from pydantic.json_schema import models_json_schema
 import models.archs
 from models.arch import Arch
 from models.errors import Problem, SpecError, UserError
-from models.spec import KINDS, JobSpec, SampleSpec, Spec, TrainSpec
+from models.spec import KINDS, JobSpec, NoOptions, SampleSpec, Spec, TrainSpec
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
 JOB_COMPONENT = "Job-Spec"
@@ -40,7 +40,9 @@ def archs() -> Mapping[str, Arch]:
 def arch(name: str) -> Arch:
     """The card called `name`. Raises UserError naming what is known."""
     if name not in archs():
-        raise UserError(f"arch {name!r} is unknown; known: {', '.join(archs())}", code="unknown_arch", hint=nearest(name, archs()))
+        raise UserError(
+            f"arch {name!r} is unknown; known: {', '.join(archs())}", code="unknown_arch", hint=nearest(name, archs())
+        )
     return archs()[name]
 
 
@@ -73,6 +75,7 @@ def general_schema() -> dict[str, Any]:
 def openapi_components(ref: str = "#/components/schemas/{model}") -> dict[str, Any]:
     """The job kinds as named schemas that refer to each other; JOB_COMPONENT is their union."""
     _, made = models_json_schema([(cls, "validation") for cls in KINDS.values()], ref_template=ref)
+    made["$defs"][NoOptions.__name__] |= {"description": "Options of the arch: see its schema.", "additionalProperties": True}
     union = [{"$ref": ref.format(model=cls.__name__)} for cls in KINDS.values()]
     mapping = {kind: ref.format(model=cls.__name__) for kind, cls in KINDS.items()}
     job = {"oneOf": union, "discriminator": {"propertyName": "kind", "mapping": mapping}, "title": "Job"}
@@ -81,9 +84,7 @@ def openapi_components(ref: str = "#/components/schemas/{model}") -> dict[str, A
 
 def presets(arch_name: str) -> list[dict[str, Any]]:
     """The card's presets, each `spec` written out in full."""
-    return [
-        {**preset.model_dump(), "spec": parse_job(preset.spec).model_dump(mode="json")} for preset in arch(arch_name).presets
-    ]
+    return [{**preset.model_dump(), "spec": parse_job(preset.spec).model_dump(mode="json")} for preset in arch(arch_name).presets]
 
 
 def parse_job(raw: Any) -> JobSpec:
@@ -91,13 +92,19 @@ def parse_job(raw: Any) -> JobSpec:
     if not isinstance(raw, dict):
         raise SpecError([Problem("", f"a job is a JSON object, not {type(raw).__name__}")])
     kind = raw.get("kind")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         known = ", ".join(KINDS)
         said = f"kind {kind!r} is unknown" if "kind" in raw else "kind is missing"
         raise SpecError([Problem("/kind", f"{said}; known: {known}", nearest(str(kind), KINDS))])
     model = raw.get("model")
     if not isinstance(model, dict) or "arch" not in model:
-        raise SpecError([Problem("/model/arch" if isinstance(model, dict) else "/model", f"model.arch is missing; known: {', '.join(archs())}")])
+        raise SpecError(
+            [
+                Problem(
+                    "/model/arch" if isinstance(model, dict) else "/model", f"model.arch is missing; known: {', '.join(archs())}"
+                )
+            ]
+        )
     if not isinstance(model["arch"], str) or model["arch"] not in archs():
         message = f"arch {model['arch']!r} is unknown; known: {', '.join(archs())}"
         raise SpecError([Problem("/model/arch", message, nearest(model["arch"], archs()))])
@@ -118,12 +125,16 @@ def _misfits(card: Arch, spec: JobSpec) -> Iterator[Problem]:
         yield Problem("/model/name_or_path", f"arch '{card.name}' does not start from random weights; name a checkpoint")
     if isinstance(spec, TrainSpec):
         if spec.train.lr_warmup_steps > spec.train.steps:
-            yield Problem("/train/lr_warmup_steps", f"{spec.train.lr_warmup_steps} warm-up steps are more than the {spec.train.steps} steps")
+            yield Problem(
+                "/train/lr_warmup_steps", f"{spec.train.lr_warmup_steps} warm-up steps are more than the {spec.train.steps} steps"
+            )
         if spec.network is None and spec.model.dtype != "fp32":
             message = f"a full fine-tune trains the weights themselves and needs fp32; {spec.model.dtype} loses small updates"
             yield Problem("/model/dtype", message, "fp32")
         if spec.network is not None and spec.network.type not in card.adapters:
-            yield Problem("/network/type", f"'{spec.network.type}' does not fit arch '{card.name}'; it takes: {', '.join(card.adapters)}")
+            yield Problem(
+                "/network/type", f"'{spec.network.type}' does not fit arch '{card.name}'; it takes: {', '.join(card.adapters)}"
+            )
         for index, dataset in enumerate(spec.datasets):
             for place, resolution in enumerate(dataset.resolution):
                 yield from _size(card, f"/datasets/{index}/resolution/{place}", resolution)
@@ -167,7 +178,7 @@ def _keys_at(wanted: type[Spec], place: tuple[str | int, ...]) -> dict[str, Fiel
 def _meant(word: str | int, known: Mapping[str, FieldInfo]) -> str | None:
     """The key most like `word`, or the key whose title is: `learing_rate` means `lr`."""
     titles = {(info.title or key).lower().replace(" ", "_"): key for key, info in known.items()}
-    return nearest(word, known) or titles.get(nearest(word, titles) or "")
+    return nearest(str(word), known) or titles.get(nearest(str(word), titles) or "")
 
 
 def _inner(annotation: Any) -> type[Spec] | None:
@@ -190,7 +201,8 @@ def _specialise(cls: type[AnySpec], changes: Mapping[str, Any]) -> type[AnySpec]
         elif inner and isinstance(change, Mapping):
             special = _specialise(inner, change)
             annotation = _swap(info.annotation, inner, special)
-            default: dict[str, Any] = {} if info.is_required() else {"default_factory": special if annotation is not list[special] else list}  # type: ignore[valid-type]
+            made = list if get_origin(annotation) is list else special
+            default: dict[str, Any] = {} if info.is_required() else {"default_factory": made}
             fields[name] = (Annotated[annotation, *info.metadata] if info.metadata else annotation, Field(**default, **keep))
         else:
             annotation = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
@@ -198,8 +210,8 @@ def _specialise(cls: type[AnySpec], changes: Mapping[str, Any]) -> type[AnySpec]
     return create_model(cls.__name__, __base__=cls, __doc__=cls.__doc__, **fields)
 
 
-def _swap(annotation: Any, old: type, new: type) -> Any:
+def _swap(annotation: Any, old: type, new: Any) -> Any:
     """`annotation` with `old` replaced by `new` in `S`, `S | None` or `list[S]`."""
     if annotation is old:
         return new
-    return list[new] if getattr(annotation, "__origin__", None) is list else new | None  # type: ignore[valid-type]
+    return list[new] if get_origin(annotation) is list else new | None

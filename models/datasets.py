@@ -100,7 +100,13 @@ def problems(found: Survey, spec: DatasetSpec, pointer: str) -> tuple[list[Probl
         else:
             warnings.append(Problem(folder, f"skipped, unreadable: {named}"))
     if found.bad_captions:
-        errors.append(Problem(f"{pointer}/caption_ext", f"captions are not UTF-8 or UTF-16 text: {_named(found.bad_captions)}", "save them as UTF-8"))
+        errors.append(
+            Problem(
+                f"{pointer}/caption_ext",
+                f"captions are not UTF-8 or UTF-16 text: {_named(found.bad_captions)}",
+                "save them as UTF-8",
+            )
+        )
     if found.uncaptioned:
         hint = "write the captions, or set default_caption (an empty text allows none)"
         message = f"no caption in a .{spec.caption_ext.lstrip('.')} file for: {_named(found.uncaptioned)}"

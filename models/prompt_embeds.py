@@ -71,8 +71,8 @@ class AdvancedPromptEmbeds:
             if item.ndim != 2:
                 shape = tuple(item.shape)
                 raise ValueError(
-                    f"{BATCH_KEY}[{place}] has shape {shape}; each item must be 2-D (L, D): give one tensor per prompt without a batch "
-                    "axis, and flatten any further axis into D (reshape(L, N * D)), to be restored right before the model call"
+                    f"{BATCH_KEY}[{place}] has shape {shape}; each item must be 2-D (L, D): give one tensor per prompt without a "
+                    "batch axis, and flatten any further axis into D (reshape(L, N * D)), to be restored right before the model call"
                 )
         self._store[key] = items
 
@@ -106,8 +106,8 @@ class AdvancedPromptEmbeds:
         return self.clone_with({key: items * (batch_size if len(items) == 1 else 1) for key, items in self._store.items()})
 
     @classmethod
-    def concat_prompt_embeds(cls, parts: Sequence["AdvancedPromptEmbeds"], padding_side: str = "right") -> "AdvancedPromptEmbeds":
-        """The prompts of all parts in order. Nothing is padded here, so `padding_side` changes nothing; it belongs to the contract.
+    def concat_prompt_embeds(cls, parts: Sequence["AdvancedPromptEmbeds"], padding_side: str = "right") -> "AdvancedPromptEmbeds":  # noqa: ARG003
+        """The prompts of all parts in order. Nothing is padded here, so `padding_side` changes nothing; it is the contract's.
         Raises ValueError if the parts have different keys."""
         keys = parts[0].keys()
         for part in parts:

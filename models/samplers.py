@@ -1,6 +1,7 @@
 """Samplers: pure functions from noise to a clean latent, each as its paper writes it."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 
@@ -22,6 +23,6 @@ def euler(velocity: Velocity, noise: torch.Tensor, timesteps: torch.Tensor) -> t
     `velocity` takes x (B, ...) and t (1,) on 0..1000 and returns n - x_0, shaped like x.
     """
     x = noise
-    for t, t_next in zip(timesteps[:-1], timesteps[1:], strict=True):
+    for t, t_next in pairwise(timesteps):
         x = x + (t_next - t).to(x) / NUM_TIMESTEPS * velocity(x, t.reshape(1))
     return x

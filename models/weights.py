@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -71,11 +72,13 @@ def json_metadata(**values: object) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, device: str = "cpu") -> Iterator[safe_open]:
+def _opened(path: Path, device: str = "cpu") -> Iterator[Any]:
     try:
         with safe_open(path, framework="pt", device=device) as file:
             yield file
     except FileNotFoundError:
         raise UserError(f"{path} is missing", code="missing_file") from None
     except SafetensorError as error:
-        raise UserError(f"{path} is not a safetensors file ({error}); other formats can run code and are not loaded", code="bad_weights") from None
+        raise UserError(
+            f"{path} is not a safetensors file ({error}); other formats can run code and are not loaded", code="bad_weights"
+        ) from None

@@ -34,7 +34,9 @@ class StartRefused(Exception):
 
 def create_app() -> FastAPI:
     """The app, with its routes in place; the broker and the database are opened when it starts."""
-    app = FastAPI(title="Safelight", version=importlib.metadata.version("safelight"), lifespan=_lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Safelight", version=importlib.metadata.version("safelight"), lifespan=_lifespan, docs_url=None, redoc_url=None
+    )
     for room in (jobs, events, files, catalog_routes, workers, auth):
         app.include_router(room.router)
     add_problem_handlers(app)
@@ -94,9 +96,19 @@ class _Shell(StaticFiles):
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's description, plus the job body that POST takes (it is validated by hand, per architecture)."""
+    """FastAPI's description, plus the job body that POST takes (it is validated by hand, per architecture) and errors as they
+    leave: problem+json, whatever the route."""
     if not app.openapi_schema:
         made = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        made["components"]["schemas"] |= catalog.openapi_components()
+        schemas = made["components"]["schemas"]
+        schemas |= catalog.openapi_components()
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        error = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemBody"}}}
+        for operation in (operation for path in made["paths"].values() for operation in path.values()):
+            for status, answer in operation["responses"].items():
+                if status.startswith("4"):
+                    answer["content"] = error
+            operation["responses"]["default"] = {"description": "Any other error.", "content": error}
         app.openapi_schema = made
     return app.openapi_schema

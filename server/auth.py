@@ -2,15 +2,15 @@
 
 import hashlib
 import hmac
+import re
 import secrets
 from datetime import UTC, datetime, timedelta
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Response
 from fastapi.requests import HTTPConnection
 from sqlmodel import col, delete
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api.deps import problem
 from server.api.shapes import SignIn
@@ -23,6 +23,7 @@ SESSION_DAYS = 30
 OPEN = {"/healthz", "/readyz", "/v1/session"}
 GUARDED = ("/v1", "/openapi.json")  # all else is the UI's static shell
 SAFE_PORTS = {"http": "80", "https": "443"}
+PLACE = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
 
 router = APIRouter(prefix="/v1/session", tags=["session"])
 
@@ -40,21 +41,26 @@ class Gate:
         connection = HTTPConnection(scope)
         refused = self._refuse(connection)
 
-        async def send_guarded(message: dict) -> None:  # type: ignore[type-arg]
+        async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin")]
+                message["headers"] = [
+                    *message["headers"],
+                    (b"x-content-type-options", b"nosniff"),
+                    (b"referrer-policy", b"same-origin"),
+                ]
             await send(message)
 
         return await (refused or self.app)(scope, receive, send_guarded)
 
     def _refuse(self, connection: HTTPConnection) -> ASGIApp | None:
         host = connection.headers.get("host", "")
-        if (name := _host_name(host)) not in LOOPBACK | {settings().host, *settings().allowed_hosts}:
-            return problem(403, "Host not allowed", f"host '{name}' is not ours; SAFELIGHT_ALLOWED_HOSTS adds more")
+        name, _ = _name_and_port(host, "http")
+        if name not in LOOPBACK | {settings().host, *settings().allowed_hosts}:
+            return problem(403, "Host not allowed", f"host {host!r} is not ours; SAFELIGHT_ALLOWED_HOSTS adds more")
         origin = connection.headers.get("origin")
         if origin is not None and not _same_origin(origin, host):
             return problem(403, "Origin not allowed", f"a page of '{origin}' may not talk to this server")
-        path = connection.url.path
+        path = connection.scope["path"]  # never connection.url, which is built from the Host header
         if not settings().token.get_secret_value() or path in OPEN or not path.startswith(GUARDED):
             return None
         if _has_token(connection) or _has_session(connection.cookies.get(COOKIE)):
@@ -89,7 +95,9 @@ def sign_out(connection: HTTPConnection, response: Response) -> None:
 
 def _has_token(connection: HTTPConnection) -> bool:
     scheme, _, given = connection.headers.get("authorization", "").partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), settings().token.get_secret_value().encode())
+    return scheme.lower() == "bearer" and hmac.compare_digest(
+        given.strip().encode(), settings().token.get_secret_value().encode()
+    )
 
 
 def _has_session(value: str | None) -> bool:
@@ -104,15 +112,12 @@ def _digest(value: str) -> str:
     return hashlib.sha256(value.encode()).hexdigest()
 
 
-def _host_name(host: str) -> str:
-    return (urlsplit(f"//{host}").hostname or "").lower()
-
-
 def _same_origin(origin: str, host: str) -> bool:
-    parts = urlsplit(origin)
-    return parts.scheme in SAFE_PORTS and _with_port(parts.netloc, parts.scheme) == _with_port(host, parts.scheme)
+    scheme, _, place = origin.partition("://")
+    return scheme in SAFE_PORTS and _name_and_port(place, scheme) == _name_and_port(host, scheme)
 
 
-def _with_port(netloc: str, scheme: str) -> tuple[str, str]:
-    parts = urlsplit(f"//{netloc}")
-    return (parts.hostname or "").lower(), str(parts.port or SAFE_PORTS[scheme])
+def _name_and_port(place: str, scheme: str) -> tuple[str, str]:
+    """`127.0.0.1:80` and `[::1]` in parts; two empty texts for anything that is not exactly a host with or without a port."""
+    parts = PLACE.fullmatch(place)
+    return (parts["name"].strip("[]").lower(), parts["port"] or SAFE_PORTS[scheme]) if parts else ("", "")

@@ -20,12 +20,14 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 out, err = Console(), Console(stderr=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the API's answer as JSON.")]
-Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, for instance train.steps=50.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, for instance train.steps=50.")
+]
 
 
 @app.command("up")
 def start_all() -> None:
-    """The API, the web page, the broker and one worker per device, in this terminal. Ctrl-C stops all; running jobs are resumable."""
+    """The API, the web page, the broker and one worker per device, in this terminal. Ctrl-C stops all; jobs go on next time."""
     raise typer.Exit(up.run())
 
 
@@ -42,7 +44,9 @@ def worker(device: Annotated[str | None, typer.Option(help="cpu, cuda:0, ...; de
 
 
 @app.command()
-def demo(exit_when_done: Annotated[bool, typer.Option("--exit", help="Stop everything when the demo job has ended.")] = False) -> None:
+def demo(
+    exit_when_done: Annotated[bool, typer.Option("--exit", help="Stop everything when the demo job has ended.")] = False,
+) -> None:
     """`up`, then the bundled demo job, followed here."""
     raise typer.Exit(up.run(demo=True, exit_when_done=exit_when_done))
 
@@ -110,7 +114,10 @@ def archs(as_json: AsJson = False) -> None:
     """The catalogue of architectures. Needs no server."""
     cards = list(catalog.archs().values())
     if as_json:
-        shown = [{"arch": c.name, "label": c.label, "kind": c.kind, "modality": c.modality, "description": c.description} for c in cards]
+        shown = [
+            {"arch": c.name, "label": c.label, "kind": c.kind, "modality": c.modality, "description": c.description}
+            for c in cards
+        ]
         out.print_json(json.dumps(shown))
         return
     table = Table("arch", "label", "kind", "description", box=None)

@@ -115,13 +115,17 @@ def follow(job_id: str, out: Console, as_json: bool = False) -> int:
                 progress.update(bar, description=data["phase"])
             elif event["type"] == "sample" and data["url"] != newest:
                 newest = data["url"]
-                progress.console.print(f"preview  step {data['step']:>6}  {data['prompt']!r}  {settings().url}{newest}", highlight=False)
+                progress.console.print(
+                    f"preview  step {data['step']:>6}  {data['prompt']!r}  {settings().url}{newest}", highlight=False
+                )
             elif event["type"] == "error":
                 progress.console.print(f"{data['message']}. {data['hint'] or ''}", style="red", highlight=False, markup=False)
             elif event["type"] == "status":
                 status = data["status"]
                 progress.update(bar, description=status)
-    out.print(f"{status} after {job['total_steps'] if status == Status.SUCCEEDED else data.get('step', '?')} steps", highlight=False)
+    out.print(
+        f"{status} after {job['total_steps'] if status == Status.SUCCEEDED else data.get('step', '?')} steps", highlight=False
+    )
     return 0 if status == Status.SUCCEEDED else 1
 
 
@@ -145,7 +149,7 @@ def _http() -> httpx.Client:
 
 
 def _try_job(job_id: str) -> str:
-    """"missing" when the server says so; "unknown" when it does not answer."""
+    """ "missing" when the server says so; "unknown" when it does not answer."""
     try:
         return "there" if _http().get(f"/v1/jobs/{job_id}").status_code != 404 else "missing"
     except httpx.HTTPError:

@@ -40,7 +40,9 @@ def check_packages() -> None:
     for name in ("models", "worker"):
         found = find_spec(name)
         if found is None or found.origin is None or Path(found.origin).parent.parent != HERE.parent:
-            raise StartRefused(f"Python finds another package called '{name}' ({found and found.origin}); run safelight in an environment of its own")
+            raise StartRefused(
+                f"Python finds another package called '{name}' ({found and found.origin}); run safelight in an environment of its own"
+            )
     if sys.platform == "win32":
         raise StartRefused("native Windows does not work, since Celery does not support it; use WSL2")
 
@@ -56,7 +58,9 @@ def serve() -> None:
     _stop_with_parent()
     if DEMO_DATA.is_dir() and not (settings().home / "datasets").exists():
         _copy_demo_data()
-    uvicorn.run(create_app(), host=settings().host, port=settings().port, log_level="warning", timeout_graceful_shutdown=2, ws="none")
+    uvicorn.run(
+        create_app(), host=settings().host, port=settings().port, log_level="warning", timeout_graceful_shutdown=2, ws="none"
+    )
 
 
 def call(module: str, *arguments: str) -> int:
@@ -67,7 +71,7 @@ def call(module: str, *arguments: str) -> int:
 
 
 def run(demo: bool = False, exit_when_done: bool = False) -> int:
-    """Server and one worker per device, each restarted when it dies, until Ctrl-C or SIGTERM. With `demo`, the bundled job too."""
+    """Server and one worker per device, each restarted when it dies, until Ctrl-C or SIGTERM; with `demo`, its job too."""
     check_start(settings())
     share = broker.hold()
     parts = [Part("server.cli", "serve"), *(Part("worker.app", "--device", device) for device in _devices())]

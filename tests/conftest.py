@@ -172,6 +172,12 @@ def stack(home: Path) -> Iterator[Callable[..., Stack]]:
         each.http.close()
 
 
+@pytest.fixture(scope="session")
+def stack_type() -> type[Stack]:
+    """For fixtures that share one stack between tests: whoever makes it stops it."""
+    return Stack
+
+
 @pytest.fixture
 def until() -> Callable[..., None]:
     return eventually

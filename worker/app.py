@@ -115,9 +115,18 @@ def main(arguments: list[str] | None = None) -> int:
 def _celery_worker(worker: Worker) -> Any:
     app = broker.celery()
     return app.Worker(
-        hostname=f"{worker.id}@safelight", queues=[broker.queue_of(worker.id)], pool="prefork", concurrency=1, prefetch_multiplier=1, loglevel=settings().log_level,
-        quiet=True, without_gossip=True, without_mingle=True, without_heartbeat=True, task_events=False,
-    )  # fmt: skip
+        hostname=f"{worker.id}@safelight",
+        queues=[broker.queue_of(worker.id)],
+        pool="prefork",
+        concurrency=1,
+        prefetch_multiplier=1,
+        loglevel=settings().log_level,
+        quiet=True,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        task_events=False,
+    )
 
 
 def _connect(supervisor: Supervisor) -> None:

@@ -34,7 +34,9 @@ def _ask(*arguments: str) -> list[str]:
     if tool is None:
         return []
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run([tool, *arguments, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=ASK_SECONDS, check=True)
+        done = subprocess.run(
+            [tool, *arguments, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=ASK_SECONDS, check=True
+        )
         return [line.strip() for line in done.stdout.splitlines() if line.strip()]
     return []
 

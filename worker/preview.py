@@ -97,5 +97,3 @@ def write(folder: Path, picture: Image.Image, config: GenerateConfig, step: int,
     with replacing(small) as part:
         thumbnail.save(part, "WEBP", lossless=max(picture.size) <= THUMBNAIL_PIXELS, quality=85)
     return PreviewTold(path, small, record)
-
-

@@ -130,7 +130,9 @@ class Reporter:
 
     def bundles(self) -> list[Path]:
         """The bundles that count, oldest first."""
-        return sorted((path.parent for path in self.workdir.glob("bundles/*/bundle.json")), key=lambda path: path.stat().st_mtime_ns)
+        return sorted(
+            (path.parent for path in self.workdir.glob("bundles/*/bundle.json")), key=lambda path: path.stat().st_mtime_ns
+        )
 
     def forget(self, bundles: Sequence[Path]) -> None:
         """These bundles are about to be deleted."""

@@ -43,9 +43,10 @@ class StoreReporter(Reporter):
             raise Stop(self._wish)
 
     def phase(self, phase: Phase, done: int | None = None, total: int | None = None) -> None:
-        running = {"status": Status.RUNNING} if phase in ("training", "sampling") and self.job.status == Status.PREPARING else {}
-        self.job.status = running.get("status", self.job.status)
-        self._tell(("phase", {"phase": phase, "done": done, "total": total}), phase=phase, **running)
+        columns: dict[str, Any] = {"phase": phase}
+        if phase in ("training", "sampling") and self.job.status == Status.PREPARING:
+            self.job.status = columns["status"] = Status.RUNNING
+        self._tell(("phase", {"phase": phase, "done": done, "total": total}), **columns)
 
     def log(self, message: str, level: str = "INFO") -> None:
         self._tell(("log", {"level": level, "message": message}))
@@ -59,7 +60,12 @@ class StoreReporter(Reporter):
         columns: dict[str, Any] = {}
         if done is not None:
             columns = {"step": done}
-            events.append(("progress", {"step": done, "total_steps": self.total_steps, "steps_per_second": None, "eta_seconds": None, "loss": None}))
+            events.append(
+                (
+                    "progress",
+                    {"step": done, "total_steps": self.total_steps, "steps_per_second": None, "eta_seconds": None, "loss": None},
+                )
+            )
         self._tell(*events, files=[picture, thumbnail], **columns)
 
     def saved(self, bundle: Path, step: int, weights: Path | None) -> None:
@@ -79,7 +85,11 @@ class StoreReporter(Reporter):
     def forget(self, bundles: Sequence[Path]) -> None:
         gone = [str(path.relative_to(job_folder(self.job.id))) for path in bundles]
         rows = jobs.job_files(self.job.id, "bundle", "weights")
-        ids = [row.id for row in rows if row.id is not None and any(row.path == path or row.path.startswith(path + "/") for path in gone)]
+        ids = [
+            row.id
+            for row in rows
+            if row.id is not None and any(row.path == path or row.path.startswith(path + "/") for path in gone)
+        ]
         jobs.forget_files(self.job.id, self.job.attempt, ids)
 
     def previews_at(self, step: int) -> set[int]:
@@ -91,7 +101,13 @@ class StoreReporter(Reporter):
     def _tell_steps(self, told: list[dict[str, Any]], speed: float) -> None:
         last = told[-1]
         left = (self.total_steps - last["step"]) / speed
-        progress = {"step": last["step"], "total_steps": self.total_steps, "steps_per_second": speed, "eta_seconds": left, "loss": last["loss"]}
+        progress = {
+            "step": last["step"],
+            "total_steps": self.total_steps,
+            "steps_per_second": speed,
+            "eta_seconds": left,
+            "loss": last["loss"],
+        }
         loss = last["loss"] if abs(last["loss"]) < float("inf") else None
         events = [*(("metrics", each) for each in told), ("progress", progress)]
         self._tell(*events, step=last["step"], loss=loss, steps_per_second=speed)

@@ -12,7 +12,9 @@ from worker import timesteps
 from worker.seeds import seed_for
 
 
-def train_step(model: BaseModel, spec: TrainSpec, batch: Batch, embeds: AdvancedPromptEmbeds, step: int, first: int) -> torch.Tensor:
+def train_step(
+    model: BaseModel, spec: TrainSpec, batch: Batch, embeds: AdvancedPromptEmbeds, step: int, first: int
+) -> torch.Tensor:
     """The mean loss (a scalar, with gradient). `step` counts optimizer steps; `first` is the place of the batch's first sample
     in its step, so that accumulating small batches draws what one large batch would."""
     noise, t = draw_noise(model, spec, batch.latents, step, first)
@@ -24,7 +26,9 @@ def train_step(model: BaseModel, spec: TrainSpec, batch: Batch, embeds: Advanced
     return F.mse_loss(prediction.float(), target.float())
 
 
-def draw_noise(model: BaseModel, spec: TrainSpec, latents: torch.Tensor, step: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+def draw_noise(
+    model: BaseModel, spec: TrainSpec, latents: torch.Tensor, step: int, first: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Noise shaped like the latents and a timestep (B,) for each, every sample from a seed of its own, on the CPU."""
     noises, times = [], []
     for place, latent in enumerate(latents):

@@ -46,7 +46,7 @@ class Child:
 child = Child()
 
 
-@broker.celery().task(name=broker.BELL)
+@broker.celery().task(name=broker.BELL)  # type: ignore[untyped-decorator]
 def run_next() -> None:
     """Answer the bell: run one job, then ring again for the next. Without a job that fits there is nothing to do."""
     child.begins_work()
@@ -103,7 +103,11 @@ def _run(job: Job) -> None:
 def _unexpected(bug: Exception) -> dict[str, Any]:
     text = "".join(traceback.format_exception(bug))[-TRACEBACK_CHARACTERS:]
     if isinstance(bug, OSError) and bug.errno in (28, 27):  # ENOSPC, EFBIG
-        return _error("no_space", f"no space left to write {bug.filename or 'a file'}", "Free some space and resume: earlier saves are intact.")
+        return _error(
+            "no_space",
+            f"no space left to write {bug.filename or 'a file'}",
+            "Free some space and resume: earlier saves are intact.",
+        )
     return {**_error("unexpected", f"{type(bug).__name__}: {bug}", "The traceback says where."), "traceback": text}
 
 

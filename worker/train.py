@@ -1,4 +1,4 @@
-"""The training loop and what stands around it: trainable weights, caches, saves, previews. It holds a Reporter and nothing else."""
+"""The training loop and what stands around it: trainable weights, caches, saves, previews. Outward it knows only a Reporter."""
 
 import contextlib
 import re
@@ -98,10 +98,12 @@ def make_state(model: BaseModel, spec: TrainSpec) -> TrainState:
     torch.manual_seed(seed_for(spec.train.seed, "adapter"))
     if spec.network is not None:
         network = spec.network
-        model.network = new_network(root, network.linear, network.linear_alpha, network.only_if_contains, network.ignore_if_contains)
+        model.network = new_network(
+            root, network.linear, network.linear_alpha, network.only_if_contains, network.ignore_if_contains
+        )
     trained = root if model.network is None else model.network
-    if spec.train.gradient_checkpointing and hasattr(root, "enable_gradient_checkpointing"):
-        root.enable_gradient_checkpointing()
+    if spec.train.gradient_checkpointing and (enable := getattr(root, "enable_gradient_checkpointing", None)):
+        enable()
     params = {name: param for name, param in trained.named_parameters() if param.requires_grad}
     ema = Ema(params, spec.train.ema_config.ema_decay) if spec.train.ema_config.use_ema else None
     return TrainState(params, make_optimizer(params.values(), spec.train), ema)

@@ -1,10 +1,10 @@
 """LoRA (Hu et al. 2021): y = W x + multiplier * (alpha / rank) * B A x, trained in fp32 beside a frozen W.
 
-The base model is not changed: each layer is a forward hook, so its state dict, its quantization and its checkpointing stay its own.
+The base model is not changed: each layer is a forward hook, so the base keeps its own state dict, quantization and checkpointing.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -44,6 +44,12 @@ class LoraNetwork(nn.Module):
             self.layers[path.replace(".", "$")] = layer  # a module's name may hold no dot
             self._hooks.append(base.register_forward_hook(self._hook(layer)))
 
+    def named_layers(self) -> Iterator[tuple[str, LoraLayer]]:
+        """(path in the base model, layer)."""
+        for name, layer in self.layers.items():
+            assert isinstance(layer, LoraLayer)
+            yield name.replace("$", "."), layer
+
     def detach(self) -> None:
         """Take the adapters off the model."""
         for hook in self._hooks:
@@ -57,9 +63,9 @@ class LoraNetwork(nn.Module):
 
     def public_state(self) -> dict[str, torch.Tensor]:
         """`transformer.PATH.lora_A.weight`, `.lora_B.weight` and `.alpha` for every layer."""
-        state = {}
-        for name, layer in self.layers.items():
-            path = PREFIX + name.replace("$", ".")
+        state: dict[str, torch.Tensor] = {}
+        for name, layer in self.named_layers():
+            path = PREFIX + name
             tensors = (layer.lora_A, layer.lora_B, torch.tensor(float(layer.alpha)))
             state |= {f"{path}.{key}": tensor for key, tensor in zip(CONVENTION, tensors, strict=True)}
         return state
@@ -93,14 +99,16 @@ def network_from_state(root: nn.Module, state: Mapping[str, torch.Tensor]) -> Lo
         suffix = next((s for s in CONVENTION if key.endswith("." + s)), None)
         path = key.removeprefix(PREFIX).removesuffix(f".{suffix}")
         if suffix is None or path not in linears:
-            raise UserError(f"the adapter's key '{key}' fits no layer of this model; layers are: {_some(linears)}", code="bad_adapter")
+            raise UserError(
+                f"the adapter's key '{key}' fits no layer of this model; layers are: {_some(linears)}", code="bad_adapter"
+            )
         found.setdefault(path, {})[suffix] = tensor
     ranks = {path: part["lora_A.weight"].shape[0] for path, part in found.items()}
     alphas = {path: float(part["alpha"]) if "alpha" in part else float(ranks[path]) for path, part in found.items()}
     network = LoraNetwork({path: linears[path] for path in found}, ranks, alphas)
     with torch.no_grad():
-        for name, layer in network.layers.items():
-            part = found[name.replace("$", ".")]
+        for name, layer in network.named_layers():
+            part = found[name]
             layer.lora_A.copy_(part["lora_A.weight"])
             layer.lora_B.copy_(part["lora_B.weight"])
     return network

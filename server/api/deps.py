@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
 POLL_SECONDS = 1.0  # how late a stream is when the broker is down
+LARGEST = 2**63 - 1  # the database's largest integer
 ALL = "*"
 
 
@@ -102,14 +103,17 @@ def announce(told: Sequence[Event], ring: bool = False) -> None:
 
 
 async def strict_json(request: Request) -> Any:
-    """The body as JSON; a doubled key, NaN and anything that is not JSON is a SpecError. None for an empty body."""
+    """The body as JSON; a doubled key, NaN, half a surrogate pair and anything that is not JSON is a SpecError. None for an
+    empty body."""
     data = await request.body()
     if not data.strip():
         return None
     try:
-        return json.loads(data, object_pairs_hook=_no_doubles, parse_constant=_no_constants)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        body = json.loads(data, object_pairs_hook=_no_doubles, parse_constant=_no_constants)
+        json.dumps(body, ensure_ascii=False).encode()  # what cannot be written again could not be answered with either
+    except (ValueError, RecursionError) as error:
         raise SpecError([Problem("", f"the body is not JSON: {error}")]) from None
+    return body
 
 
 StrictJson = Annotated[Any, Depends(strict_json)]
@@ -119,7 +123,7 @@ def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for key, value in pairs:
         if key in seen:
-            raise SpecError([Problem(f"/{key}", f"key '{key}' stands twice in one object")])
+            raise SpecError([Problem(f"/{key}", f"key {key!r} stands twice in one object")])
         seen[key] = value
     return seen
 
@@ -128,9 +132,18 @@ def _no_constants(word: str) -> None:
     raise SpecError([Problem("", f"{word} is not a JSON number")])
 
 
-def problem(status: int, title: str, detail: str, errors: Sequence[Problem] = (), **headers: str) -> JSONResponse:
+class ProblemResponse(JSONResponse):
+    media_type = "application/problem+json"
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content).encode()  # in ASCII: a refused text may hold what UTF-8 cannot
+
+
+def problem(
+    status: int, title: str, detail: str, errors: Sequence[Problem] = (), headers: Mapping[str, str] | None = None
+) -> JSONResponse:
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail, "errors": [e.as_dict() for e in errors]}
-    return JSONResponse(body, status, headers, media_type="application/problem+json")
+    return ProblemResponse(body, status, headers)
 
 
 def add_problem_handlers(app: FastAPI) -> None:
@@ -159,12 +172,17 @@ def add_problem_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http(_: Request, error: HTTPException) -> JSONResponse:
-        return problem(error.status_code, str(error.detail), str(error.detail), **(error.headers or {}))
+        return problem(error.status_code, str(error.detail), str(error.detail), headers=error.headers)
 
     @app.exception_handler(OperationalError)
     async def _busy(_: Request, error: OperationalError) -> JSONResponse:
         log.error("the database did not answer: %s", error)
-        return problem(503, "The database is busy", "The database did not answer in time; try again in a moment.", **{"Retry-After": "2"})
+        return problem(
+            503,
+            "The database is busy",
+            "The database did not answer in time; try again in a moment.",
+            headers={"Retry-After": "2"},
+        )
 
     @app.exception_handler(Exception)
     async def _bug(_: Request, error: Exception) -> JSONResponse:

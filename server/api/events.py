@@ -1,16 +1,16 @@
-"""Streams and long polls: events of one job or of all, metrics and the log. All read the database; a wake-up only makes them look."""
+"""Streams and long polls: events of one job or of all, metrics and the log. All read the database; a wake-up makes them look."""
 
 import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from server.api.deps import ALL, WakesDep
+from server.api.deps import ALL, LARGEST, WakesDep
 from server.api.shapes import EventPage, Metrics, event_view
 from server.store import events, jobs
 from server.store.engine import reading
@@ -21,11 +21,17 @@ router = APIRouter(prefix="/v1", tags=["events"])
 PING_SECONDS = 15
 PAGE = 500
 RETRY_MILLISECONDS = 1000
-SSE = {200: {"content": {"text/event-stream": {}}, "description": "Events as they happen."}}
+SSE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Events as they happen."}
+}
 
 
-@router.get("/events", responses=SSE)
-async def all_events(wakes: WakesDep, last_event_id: Annotated[int | None, Header()] = None, after: int | None = None) -> Response:
+@router.get("/events", responses=SSE, response_class=EventSourceResponse)
+async def all_events(
+    wakes: WakesDep,
+    last_event_id: Annotated[int | None, Header(ge=0, le=LARGEST)] = None,
+    after: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
+) -> Response:
     """Status, phase, progress and previews of every job, for lists. `id` is a server-wide number; starts at now unless
     Last-Event-ID (or `after`) says where to go on."""
     place = last_event_id if last_event_id is not None else after
@@ -52,10 +58,10 @@ async def job_events(
     request: Request,
     job_id: str,
     wakes: WakesDep,
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     wait: Annotated[float, Query(ge=0, le=60)] = 0,
     limit: Annotated[int, Query(ge=1, le=5000)] = PAGE,
-    last_event_id: Annotated[int | None, Header()] = None,
+    last_event_id: Annotated[int | None, Header(ge=0, le=LARGEST)] = None,
 ) -> Response | EventPage:
     """One job's events after `after`. With `Accept: text/event-stream` a stream that ends after the terminal status; else a page,
     for which the call waits up to `wait` seconds while there is none and the job goes on."""
@@ -94,7 +100,7 @@ async def _job_stream(job_id: str, wakes: WakesDep, seen: int) -> AsyncIterator[
 def metrics(
     job_id: str,
     name: Annotated[str, Query(pattern=r"^[\w/.-]{1,64}$")] = "loss",
-    after: int = -1,
+    after: Annotated[int, Query(ge=-1, le=LARGEST)] = -1,
     points: Annotated[int, Query(ge=2, le=20000)] = 2000,
 ) -> Metrics:
     """A series by step, thinned to at most `points`, its extremes kept."""
@@ -105,7 +111,7 @@ def metrics(
 
 
 @router.get("/jobs/{job_id}/log", response_class=PlainTextResponse)
-def log(job_id: str, after: Annotated[int, Query(ge=0)] = 0) -> PlainTextResponse:
+def log(job_id: str, after: Annotated[int, Query(ge=0, le=LARGEST)] = 0) -> PlainTextResponse:
     """The job's log as text. `Safelight-Log-Next` is the `after` with which to ask for what comes next."""
     job = jobs.get(job_id)
     with reading() as session:

@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import FileResponse
 
-from server.api.deps import WakesDep
+from server.api.deps import LARGEST, WakesDep
 from server.api.shapes import FileList, SamplePage, file_view, sample_view
 from server.store import jobs
 from server.store.files import job_folder
@@ -17,11 +17,19 @@ from server.store.tables import ENDED, File, Job
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["files"])
 
 PICTURE_TYPES = {"png": "image/png", "webp": "image/webp"}
-BYTES = {200: {"content": {"image/png": {}}, "description": "The preview's bytes."}, 204: {"description": "None yet."}, 304: {"description": "None newer."}}
+BINARY = {"schema": {"type": "string", "format": "binary"}}
+BYTES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"image/png": BINARY}, "description": "The preview's bytes."},
+    204: {"description": "None yet."},
+    304: {"description": "None newer."},
+}
+FILE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/octet-stream": BINARY}, "description": "The file's bytes."}
+}
 
 
 @router.get("/samples", response_model=SamplePage)
-def samples(job_id: str, after: Annotated[int, Query(ge=0)] = 0) -> SamplePage:
+def samples(job_id: str, after: Annotated[int, Query(ge=0, le=LARGEST)] = 0) -> SamplePage:
     """Records of previews with an index above `after`, oldest first."""
     jobs.get(job_id)
     rows = jobs.job_files(job_id, "sample", after=after)
@@ -76,7 +84,7 @@ def files(job_id: str) -> FileList:
     return FileList(files=[file_view(row) for row in newest.values()])
 
 
-@router.get("/files/{path:path}", response_class=FileResponse)
+@router.get("/files/{path:path}", responses=FILE, response_class=FileResponse)
 def file(job_id: str, path: str) -> FileResponse:
     """One file of the job; ranges are honoured."""
     rows = [row for row in jobs.job_files(job_id, "weights", "sample", "config") if row.name == path]
@@ -91,7 +99,9 @@ def _send(row: File, headers: dict[str, str]) -> FileResponse:
         raise NotFound(f"'{row.name}' is not on disk any more")
     picture = PICTURE_TYPES.get(path.suffix.lstrip("."))
     disposition = "inline" if picture else "attachment"
-    return FileResponse(path, 200, headers, picture or "application/octet-stream", filename=path.name, content_disposition_type=disposition)
+    return FileResponse(
+        path, 200, headers, picture or "application/octet-stream", filename=path.name, content_disposition_type=disposition
+    )
 
 
 def _job_and_newest(job_id: str, prompt_index: int | None) -> tuple[Job, File | None]:

@@ -8,7 +8,7 @@ from pydantic import StringConstraints
 
 from models import catalog
 from models.errors import Problem, SpecError
-from server.api.deps import StrictJson, announce
+from server.api.deps import LARGEST, StrictJson, announce
 from server.api.plan import make_plan
 from server.api.shapes import CancelMany, JobChange, JobList, JobView, Plan, ProblemBody, job_view
 from server.store import jobs
@@ -17,7 +17,9 @@ from server.store.tables import Status
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-SPEC_BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Job-Spec"}}}}}
+SPEC_BODY = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Job-Spec"}}}}
+}
 PATCH_BODY = {"requestBody": {"content": {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}}}
 BAD = {"model": ProblemBody, "content": {"application/problem+json": {}}}
 ERRORS: dict[int | str, dict[str, Any]] = {404: BAD, 409: BAD, 422: BAD}
@@ -51,7 +53,7 @@ def listing(
     kind: str | None = None,
     q: str | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    cursor: Annotated[int | None, Query(ge=0)] = None,
+    cursor: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
 ) -> JobList:
     """Jobs, newest first. `status` may stand several times; `q` is looked for in name, id and arch."""
     rows, following = jobs.listing(status or (), kind, q, limit, cursor)

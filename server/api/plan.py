@@ -5,7 +5,7 @@ from typing import Any
 from models import catalog, datasets
 from models.errors import Problem, SpecError
 from models.spec import JobSpec, SampleSpec, TrainSpec
-from server.api.shapes import Plan, ProblemItem
+from server.api.shapes import Plan
 from server.store import files, workers
 from server.store.files import PathRefused
 
@@ -71,8 +71,8 @@ def _plan(
     return Plan.model_validate(
         {
             "ok": not problems,
-            "problems": [ProblemItem(**p.as_dict()) for p in problems],
-            "warnings": [ProblemItem(**p.as_dict()) for p in warnings],
+            "problems": [p.as_dict() for p in problems],
+            "warnings": [p.as_dict() for p in warnings],
             "spec": spec and spec.model_dump(mode="json"),
             "datasets": [],
             "steps_per_epoch": None,

@@ -1,12 +1,12 @@
 """What the API answers with. Requests of jobs are models.spec; these are the replies."""
 
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from pydantic import Field
 
-from models.spec import Spec
-from server.store.tables import Event, File, Job, Worker
+from models.spec import Name, Spec
+from server.store.tables import Event, File, Job, Status, Worker
 
 
 class ProblemItem(Spec):
@@ -22,7 +22,7 @@ class ProblemBody(Spec):
     title: str
     status: int
     detail: str
-    errors: list[ProblemItem] = []
+    errors: list[ProblemItem] = Field(default_factory=list)
 
 
 class Speed(Spec):
@@ -44,7 +44,7 @@ class JobView(Spec):
     name: str
     kind: str
     arch: str
-    status: str
+    status: str = Field(json_schema_extra={"enum": list(Status)})
     phase: str | None
     step: int
     total_steps: int
@@ -72,10 +72,16 @@ class JobList(Spec):
     next_cursor: str | None
 
 
+Label = Annotated[str, Field(min_length=1, max_length=100)]
+LabelValue = Annotated[str, Field(max_length=1000)]
+
+
 class JobChange(Spec):
-    name: str | None = None
-    priority: int | None = None
-    labels: dict[str, str] | None = None
+    """What is left out or null stays as it is."""
+
+    name: Name | None = None
+    priority: int | None = Field(None, ge=-1_000_000, le=1_000_000)
+    labels: dict[Label, LabelValue] | None = Field(None, max_length=64)
 
 
 class CancelMany(Spec):
@@ -238,7 +244,7 @@ class Ready(Spec):
 
 
 class SignIn(Spec):
-    token: str
+    token: str = Field(max_length=10000)
 
 
 def job_view(job: Job, queue_position: int | None = None) -> JobView:
@@ -267,8 +273,10 @@ def event_view(event: Event) -> EventView:
 
 
 def sample_view(row: File) -> SampleView:
-    urls = sample_urls(row.job_id, row.number or 0)
-    return SampleView(index=row.number or 0, created_at=row.created_at, **urls, **row.info)
+    number = row.number or 0
+    return SampleView.model_validate(
+        {"index": number, "created_at": row.created_at, **sample_urls(row.job_id, number), **row.info}
+    )
 
 
 def sample_urls(job_id: str, index: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Alembic's entry. `server.store.engine.migrate` hands in its connection; the `alembic` command (to write a new revision) has none."""
+"""Alembic's entry. `server.store.engine.migrate` hands in its connection; the `alembic` command (for a new revision) has none."""
 
 from alembic import context
 from sqlmodel import SQLModel

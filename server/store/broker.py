@@ -117,7 +117,9 @@ def hold() -> IO[str] | None:
             deadline = time.monotonic() + START_SECONDS
             while not answers():
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"the embedded Redis server did not answer within {START_SECONDS} s; its log is {folder}/redis.log")
+                    raise RuntimeError(
+                        f"the embedded Redis server did not answer within {START_SECONDS} s; its log is {folder}/redis.log"
+                    )
                 time.sleep(0.02)
     return share
 

@@ -24,10 +24,14 @@ def append(session: Session, job_id: str, attempt: int | None, events: Iterable[
     rows = []
     for kind, data in events:
         guard = "" if attempt is None else " AND attempt = :attempt"
-        numbered = session.connection().execute(
-            text(f"UPDATE job SET last_seq = last_seq + 1 WHERE id = :id{guard} RETURNING last_seq, attempt"),  # noqa: S608
-            {"id": job_id, "attempt": attempt},
-        ).first()
+        numbered = (
+            session.connection()
+            .execute(
+                text(f"UPDATE job SET last_seq = last_seq + 1 WHERE id = :id{guard} RETURNING last_seq, attempt"),
+                {"id": job_id, "attempt": attempt},
+            )
+            .first()
+        )
         if numbered is None:
             raise LeaseLost(f"job {job_id} is not at attempt {attempt} any more")
         row = Event(job_id=job_id, seq=numbered[0], attempt=numbered[1], time=now(), type=kind, data=finite(data))
@@ -65,7 +69,7 @@ def series(session: Session, job_id: str, name: str, after_step: int) -> list[tu
         ),
         {"id": job_id, "path": f'$."{name}"', "after": after_step},
     )
-    return sorted({step: value for step, value in rows}.items())
+    return sorted(dict(map(tuple, rows)).items())
 
 
 def finite(value: Any) -> Any:

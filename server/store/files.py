@@ -62,7 +62,11 @@ def weights_path(given: str) -> Path | str:
 def _allowed(given: str, base: Path) -> Path:
     if "\0" in given:
         raise PathRefused("a path holds a NUL character")
-    path = (base / Path(given).expanduser()).resolve()
+    try:
+        path = (base / Path(given).expanduser()).resolve()
+        path.exists()
+    except (OSError, RuntimeError) as error:  # a name too long, a `~user` that does not exist, a loop of links
+        raise PathRefused(f"{given!r} is no usable path: {error}") from None
     if not any(path.is_relative_to(root) for root in settings().roots):
         roots = ", ".join(str(root) for root in settings().roots)
         raise PathRefused(f"{path} lies outside the folders that jobs may read ({roots}); SAFELIGHT_DATA_ROOTS adds more")

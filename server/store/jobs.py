@@ -106,7 +106,9 @@ def claim_next(worker: str, archs: Sequence[str]) -> Job | None:
         job.started_at = job.started_at or now()
         job.finished_at = None
         _save(session, job)
-        events.append(session, job.id, job.attempt, [("worker", {"message": f"attempt {job.attempt} on {worker}", "worker": worker})])
+        events.append(
+            session, job.id, job.attempt, [("worker", {"message": f"attempt {job.attempt} on {worker}", "worker": worker})]
+        )
         _tell_status(session, job)
         session.refresh(job)
         return job
@@ -115,9 +117,11 @@ def claim_next(worker: str, archs: Sequence[str]) -> Job | None:
 def beat(job_id: str, attempt: int) -> str | None:
     """Renew the lease; the answer is what someone wishes of the run ("cancel", "requeue") or None. Raises LeaseLost."""
     with writing() as session:
-        row = session.connection().execute(
-            update(Job).where(*_held(job_id, attempt)).values(beat=Job.beat + 1).returning(col(Job.wish))
-        ).first()
+        row = (
+            session.connection()
+            .execute(update(Job).where(*_held(job_id, attempt)).values(beat=Job.beat + 1).returning(col(Job.wish)))
+            .first()
+        )
         if row is None:
             raise LeaseLost(f"job {job_id} is not at attempt {attempt} any more")
         wish: str | None = row[0]
@@ -174,7 +178,9 @@ def give_back(job_id: str, attempt: int, reason: str) -> list[Event]:
         if job.failures >= MAX_FAILURES:
             message = f"{reason} at step {job.step}, the {job.failures}th time in a row without a new checkpoint"
             hint = "Look at the log for what it did last; resume tries again."
-            return rows + _leave(session, job, Status.FAILED, {"code": "worker_died", "message": message, "hint": hint, "traceback": None})
+            return rows + _leave(
+                session, job, Status.FAILED, {"code": "worker_died", "message": message, "hint": hint, "traceback": None}
+            )
         return rows + _leave(session, job, Status.QUEUED)
 
 
@@ -191,7 +197,9 @@ def active() -> list[Job]:
 
 def any_queued(archs: Sequence[str]) -> bool:
     with reading() as session:
-        return session.exec(select(Job.id).where(Job.status == Status.QUEUED, col(Job.arch).in_(archs)).limit(1)).first() is not None
+        return (
+            session.exec(select(Job.id).where(Job.status == Status.QUEUED, col(Job.arch).in_(archs)).limit(1)).first() is not None
+        )
 
 
 def wish_requeue(worker: str) -> None:
@@ -233,7 +241,10 @@ def resume(job_id: str, spec: dict[str, Any] | None = None) -> tuple[Job, list[E
             raise Conflict(f"job {job.id} is {job.status}; only an ended job can be resumed")
         total = _total_steps(spec or job.spec)
         if job.status == Status.SUCCEEDED and total <= job.step:
-            raise Conflict(f"job {job.id} has succeeded with all {job.step} steps; resume it with more, for instance {{\"train\": {{\"steps\": {job.step * 2}}}}}")
+            raise Conflict(
+                f"job {job.id} has succeeded with all {job.step} steps; resume it with more, "
+                f'for instance {{"train": {{"steps": {job.step * 2}}}}}'
+            )
         if spec is not None:
             job.spec, job.name = spec, spec["name"]
         job.total_steps, job.failures, job.error = total, 0, None

@@ -51,7 +51,7 @@ class Settings(BaseSettings):
     @property
     def url(self) -> str:
         """Where this machine reaches the server."""
-        host = "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 - compared, not bound
+        host = "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 

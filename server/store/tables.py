@@ -65,7 +65,11 @@ class Job(SQLModel, table=True):
 class Event(SQLModel, table=True):
     """One thing that happened to a job, numbered per job from 1 without gaps. `id` numbers all events of this server."""
 
-    __table_args__ = (UniqueConstraint("job_id", "seq"), Index("event_type", "job_id", "type", "seq"), {"sqlite_autoincrement": True})
+    __table_args__ = (
+        UniqueConstraint("job_id", "seq"),
+        Index("event_type", "job_id", "type", "seq"),
+        {"sqlite_autoincrement": True},
+    )
 
     id: int | None = Field(default=None, primary_key=True)
     job_id: str = Field(foreign_key="job.id", ondelete="CASCADE")

@@ -48,7 +48,9 @@ class Batches:
 
     def cache(self, reporter: Reporter) -> None:
         """Encode every caption, and every picture whose dataset caches latents, once."""
-        captions = sorted({entry.item.caption for entry in self.entries} | ({""} if any(e.dropout for e in self.entries) else set()))
+        captions = sorted(
+            {entry.item.caption for entry in self.entries} | ({""} if any(e.dropout for e in self.entries) else set())
+        )
         wanted = list(dict.fromkeys((entry.item, entry.size) for entry in self.entries if entry.cached))
         total = len(captions) + len(wanted)
         reporter.phase("caching", 0, total)
@@ -83,7 +85,9 @@ class Batches:
         else:
             latents = torch.stack([self._latents[entry.item, entry.size] for entry in entries]).to(self.model.device_torch)
         captions = [
-            "" if Random(seed_for(self.spec.train.seed, number, place, "caption")).random() < entry.dropout else entry.item.caption
+            ""
+            if Random(seed_for(self.spec.train.seed, number, place, "caption")).random() < entry.dropout
+            else entry.item.caption
             for place, entry in enumerate(entries)
         ]
         embeds = AdvancedPromptEmbeds.concat_prompt_embeds([self._embeds[c] for c in captions], self.model.te_padding_side)

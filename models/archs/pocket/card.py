@@ -8,7 +8,13 @@ class PocketOptions(Spec):
     """`model_kwargs`: the size of a network that starts from random weights. A checkpoint brings its own."""
 
     channels: list[int] = entry(
-        [64, 96, 128], title="Channels", section="Advanced", order=80, min_length=2, max_length=4, help="Width of each U-Net stage."
+        [64, 96, 128],
+        title="Channels",
+        section="Advanced",
+        order=80,
+        min_length=2,
+        max_length=4,
+        help="Width of each U-Net stage.",
     )
 
 

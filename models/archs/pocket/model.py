@@ -1,7 +1,7 @@
 """Pocket: a U-Net on pixel-unshuffled pictures with MiniLM's sentence embedding as its condition.
 
-The picture itself is the latent, (B, 12, H/2, W/2) after `pixel_unshuffle(2)`: nothing is lost, so there is no VAE. The text is one
-token of 384 features, seen by cross-attention and added to the time embedding.
+The picture itself is the latent, (B, 12, H/2, W/2) after `pixel_unshuffle(2)`: nothing is lost, so there is no VAE. The text is
+one token of 384 features, seen by cross-attention and added to the time embedding.
 """
 
 import importlib.util
@@ -79,14 +79,16 @@ class PocketModel(BaseModel):
         self, latent_model_input: torch.Tensor, timestep: torch.Tensor, text_embeddings: AdvancedPromptEmbeds, **kwargs: Any
     ) -> torch.Tensor:
         text_B1D = torch.stack(text_embeddings.text_embeds)
-        return self.model(  # type: ignore[misc, no-any-return]
+        return self.model(  # type: ignore[no-any-return]
             latent_model_input, timestep, encoder_hidden_states=text_B1D, class_labels=text_B1D[:, 0], return_dict=False
         )[0]
 
     def get_generation_pipeline(self) -> Any:
         """The Euler sampler over the guided prediction."""
 
-        def sample(noise: torch.Tensor, steps: int, scale: float, cond: AdvancedPromptEmbeds, uncond: AdvancedPromptEmbeds) -> torch.Tensor:
+        def sample(
+            noise: torch.Tensor, steps: int, scale: float, cond: AdvancedPromptEmbeds, uncond: AdvancedPromptEmbeds
+        ) -> torch.Tensor:
             without = uncond if scale != 1 else None
 
             def velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
@@ -117,7 +119,6 @@ class PocketModel(BaseModel):
 
     def save_model(self, output_path: Path, meta: dict[str, str], save_dtype: torch.dtype) -> None:
         """The U-Net's weights under diffusers' names, its config in the header."""
-        assert self.model is not None
         tensors = {name: tensor.to(save_dtype) for name, tensor in self.model.state_dict().items()}
         save_tensors(tensors, output_path, {**meta, **json_metadata(config=_config_of(self.model))})
 
@@ -140,12 +141,12 @@ def unet_config(channels: list[int]) -> dict[str, Any]:
     }
 
 
-def load_unet(path: Path) -> UNet2DConditionModel:
+def load_unet(path: Path) -> Any:
     """What `save_model` wrote. Raises UserError if the file is another model's."""
     meta = read_metadata(path)
     if "config" not in meta:
         raise UserError(f"{path.name} is not a pocket checkpoint: its header has no config", code="bad_weights")
-    unet = UNet2DConditionModel(**json.loads(meta["config"]))
+    unet: Any = UNet2DConditionModel(**json.loads(meta["config"]))
     try:
         unet.load_state_dict(load_tensors(path))
     except RuntimeError as error:
@@ -156,7 +157,7 @@ def load_unet(path: Path) -> UNet2DConditionModel:
 def write_tiny(folder: Path) -> None:
     """A checkpoint of random weights in the real layout, small enough for any test."""
     torch.manual_seed(0)
-    unet = UNet2DConditionModel(**unet_config([16, 32]))
+    unet: Any = UNet2DConditionModel(**unet_config([16, 32]))
     save_tensors(unet.state_dict(), folder / "pocket.safetensors", json_metadata(config=_config_of(unet)))
 
 
@@ -164,7 +165,9 @@ def bundled_encoder() -> str:
     """The folder of MiniLM's weights. Raises UserError if its package is not installed."""
     found = importlib.util.find_spec(ENCODER_PACKAGE)
     if found is None or found.origin is None:
-        raise UserError("the text encoder is missing: install the demo extra, or set model.te_name_or_path", code="missing_text_encoder")
+        raise UserError(
+            "the text encoder is missing: install the demo extra, or set model.te_name_or_path", code="missing_text_encoder"
+        )
     return str(Path(found.origin).parent / "model")
 
 

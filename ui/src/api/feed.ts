@@ -30,14 +30,24 @@ export class Feed<T> {
 
   constructor(private readonly options: FeedOptions<T>) {
     this.last = options.after;
+    window.addEventListener('online', this.renew);
     this.open();
   }
 
   close(): void {
     this.done = true;
+    window.removeEventListener('online', this.renew);
     this.source?.close();
     if (this.timer) clearTimeout(this.timer);
   }
+
+  /** Back from a lost network, a stream may look alive and be dead: it is opened anew. */
+  private renew = (): void => {
+    this.source?.close();
+    if (this.timer) clearTimeout(this.timer);
+    this.open();
+    this.options.onReopen?.();
+  };
 
   private open(): void {
     const { url, types, onState, source: Source = EventSource } = this.options;

@@ -34,7 +34,10 @@ export class JobStore {
   /** Grows with every change; what React compares. */
   version = 0;
   logBell = 0;
-  private readonly live = new Set<string>();
+  /** The series that were fetched; from then on the stream alone tells. */
+  readonly fetched = new Set<Metric>();
+  /** Steps that the stream told before the fetched series came. */
+  private readonly live = new Map<Metric, Set<number>>(METRICS.map((name) => [name, new Set()]));
   private readonly listeners = new Set<() => void>();
   private timer: ReturnType<typeof setTimeout> | null = null;
 
@@ -55,7 +58,11 @@ export class JobStore {
 
   /** A fetched series; what the stream told meanwhile is newer and stays. */
   addSeries(name: Metric, points: readonly Point[]): void {
-    for (const [step, value] of points) if (!this.live.has(`${name} ${step}`)) this.setPoint(name, step, value);
+    if (this.fetched.has(name)) return;
+    this.fetched.add(name);
+    const live = this.live.get(name);
+    for (const [step, value] of points) if (!live?.has(step)) this.setPoint(name, step, value);
+    live?.clear();
     this.changed();
   }
 
@@ -66,7 +73,7 @@ export class JobStore {
       for (const name of METRICS) {
         const value = data[name];
         if (typeof value !== 'number' && value !== null) continue;
-        this.live.add(`${name} ${String(data.step)}`);
+        if (!this.fetched.has(name)) this.live.get(name)?.add(Number(data.step));
         this.setPoint(name, Number(data.step), value);
       }
       this.changed();

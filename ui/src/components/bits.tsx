@@ -5,6 +5,7 @@ import type { Job, Sample } from '../api/types';
 import { formatAgo, formatExact } from '../lib/format';
 import { isActive } from '../lib/status';
 import { useNow } from '../lib/useNow';
+import { LastingImage } from './LastingImage';
 
 /** "3 min ago", with the exact time on hover. */
 export function When({ iso }: { iso: string }) {
@@ -40,7 +41,7 @@ export function Picture({ sample, shownAt, full = false, alt, eager = false }: P
   const src = full || sample.width <= shownAt || !sample.thumbnail_url ? sample.url : sample.thumbnail_url;
   return (
     <div className="picture" style={{ aspectRatio: `${sample.width || 1} / ${sample.height || 1}` }}>
-      <img
+      <LastingImage
         src={src}
         alt={alt ?? `${sample.prompt || 'No prompt'}, step ${sample.step}`}
         width={sample.width}

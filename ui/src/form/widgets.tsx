@@ -112,7 +112,7 @@ export function CheckboxWidget({ id, value, schema, onChange, registry }: Widget
   const facts = factsOf(registry, schema);
   const { error: _error, ...rest } = shared(id, facts);
   const on = value === undefined ? facts.leaf.defaultValue === true : value === true;
-  return <Switch {...rest} className="field-switch" checked={on} onChange={(event) => onChange(event.currentTarget.checked)} onLabel="On" offLabel="Off" size="md" />;
+  return <Switch {...rest} className="field-switch" checked={on} onChange={(event) => onChange(event.currentTarget.checked)} size="md" />;
 }
 
 /** A list of plain values on one line: "512, 768". */

@@ -20,9 +20,9 @@ export function Charts() {
   const [smoothing, setSmoothing] = useParam('smooth', '0.9');
   const weight = Math.min(Math.max(Number(smoothing) || 0, 0), 0.995);
 
-  // Asked once; from then on the stream appends.
+  // Asked once for an open job, however often this tab is opened; from then on the stream appends.
   const fetched = useQueries({
-    queries: METRICS.map((name) => ({ queryKey: ['metrics', job.id, name], queryFn: () => api.metrics(job.id, name, MOST_POINTS), staleTime: Infinity, gcTime: 0 })),
+    queries: METRICS.map((name) => ({ queryKey: ['metrics', job.id, name], queryFn: () => api.metrics(job.id, name, MOST_POINTS), enabled: !store.fetched.has(name), staleTime: Infinity, gcTime: 0 })),
   });
   const answers = fetched.map(({ data }) => data);
   useEffect(() => {

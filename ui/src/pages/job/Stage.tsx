@@ -41,8 +41,10 @@ export function Stage({ grid, at, onOpen }: StageProps) {
             ) : (
               <div className="stage-hole" />
             )}
-            <p className="stage-caption" title={prompt}>{prompt || <span className="dim">no prompt</span>}</p>
-            {sample && sample.step !== step && <p className="dim small">still step {formatCount(sample.step)}</p>}
+            <div className="stage-foot" style={{ maxWidth: shown || room }}>
+              <p className="stage-caption" title={prompt}>{prompt || <span className="dim">no prompt</span>}</p>
+              {sample && sample.step !== step && <span className="dim small">still step {formatCount(sample.step)}</span>}
+            </div>
           </li>
         );
       })}

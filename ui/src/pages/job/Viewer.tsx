@@ -4,6 +4,7 @@ import { useElementSize } from '@mantine/hooks';
 import { useEffect, useMemo } from 'react';
 import type { Sample } from '../../api/types';
 import { CloseIcon, DownIcon, DownloadIcon, LeftIcon, RightIcon, UpIcon } from '../../components/icons';
+import { LastingImage } from '../../components/LastingImage';
 import { formatCount, formatExact } from '../../lib/format';
 import { neighbour, type Direction, type Grid } from './grid';
 import { shownWidth } from './size';
@@ -57,10 +58,12 @@ export function Viewer({ grid, sample, onShow, onClose }: ViewerProps) {
     ['Made', formatExact(sample.created_at)],
   ];
   return (
-    <Modal opened onClose={onClose} fullScreen withCloseButton={false} padding={0} transitionProps={{ duration: 0 }} aria-label={`Preview: ${sample.prompt}, step ${sample.step}`} classNames={{ body: 'viewer', content: 'viewer-content' }}>
+    <Modal.Root opened onClose={onClose} fullScreen padding={0} transitionProps={{ duration: 0 }} classNames={{ body: 'viewer', content: 'viewer-content' }}>
+      <Modal.Content aria-label={`Preview: ${sample.prompt || 'no prompt'}, step ${sample.step}`}>
+      <Modal.Body>
       <div className="viewer-space" ref={ref}>
         {width > 0 && (
-          <img
+          <LastingImage
             src={sample.url}
             alt={`${sample.prompt || 'No prompt'}, step ${sample.step}`}
             className={shown >= 4 * sample.width ? 'crisp' : undefined}
@@ -85,6 +88,8 @@ export function Viewer({ grid, sample, onShow, onClose }: ViewerProps) {
           <Button component="a" href={sample.url} download={`${sample.prompt.slice(0, 40).replace(/[^\w-]+/g, '-') || 'preview'}-step-${sample.step}`} variant="default" leftSection={<DownloadIcon size={16} />}>Download</Button>
         </div>
       </div>
-    </Modal>
+      </Modal.Body>
+      </Modal.Content>
+    </Modal.Root>
   );
 }

@@ -1,4 +1,3 @@
-import { useState } from 'react';
 import { Link, useLocation } from 'wouter';
 import type { Job } from '../../api/types';
 import { Picture, When } from '../../components/bits';
@@ -9,15 +8,12 @@ import { useNewest } from './useNewest';
 function Row({ job }: { job: Job }) {
   const newest = useNewest(job);
   const [, navigate] = useLocation();
-  const [failedToLoad, setFailed] = useState(false);
   const href = `/jobs/${job.id}`;
   return (
     // The link in the row is the control; a click anywhere on the row is a convenience for the pointer.
     <tr onClick={(event) => !(event.target as HTMLElement).closest('a') && navigate(href)}>
       <td className="cell-picture">
-        <div className="thumb" onError={() => setFailed(true)}>
-          {newest && !failedToLoad && <Picture sample={newest} shownAt={40} alt="" />}
-        </div>
+        <div className="thumb">{newest && <Picture sample={newest} shownAt={40} alt="" />}</div>
       </td>
       <td className="cell-name">
         <Link href={href} className="row-link clip" data-nav>{job.name}</Link>

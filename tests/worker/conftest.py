@@ -1,0 +1,117 @@
+"""Fixtures of the worker's room: one `safelight up` that a module's tests hurt one after the other, and runs in this process."""
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@dataclasses.dataclass
+class Tree:
+    """The processes of a stack, by what they do. `up` is the supervisor that a user started."""
+
+    up: psutil.Process
+
+    @property
+    def server(self) -> psutil.Process:
+        return self._one("server.cli")
+
+    @property
+    def worker(self) -> psutil.Process:
+        return self._one("worker.app")
+
+    @property
+    def trainer(self) -> psutil.Process:
+        """The worker's pool child, in which jobs run."""
+        return self.worker.children()[0]
+
+    def _one(self, module: str) -> psutil.Process:
+        (found,) = [child for child in self.up.children() if module in child.cmdline()]
+        return found
+
+
+@pytest.fixture(scope="session")
+def tree() -> Callable[[Any], Tree]:
+    """`tree(stack)` names the processes of a started stack."""
+    return lambda stack: Tree(psutil.Process(stack.process.pid))
+
+
+@pytest.fixture(scope="module")
+def shared_stack(tmp_path_factory: pytest.TempPathFactory, stack_type: Any) -> Iterator[Any]:
+    home = tmp_path_factory.mktemp("shared") / "home"
+    made = stack_type(home, "up", SAFELIGHT_HOME=str(home), SAFELIGHT_DATA_ROOTS=str(home.parent), SAFELIGHT_WARM_SECONDS="600")
+    yield made
+    if made.process:
+        made.stop()
+    made.http.close()
+
+
+@pytest.fixture
+def up(shared_stack: Any, home: Path, pictures: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module's `safelight up`, running, with the pictures in its datasets folder; this process's settings are its own."""
+    folder = shared_stack.home / "datasets" / "colours"
+    if not folder.exists():
+        shutil.copytree(pictures(), folder)
+    monkeypatch.setenv("SAFELIGHT_HOME", str(shared_stack.home))
+    forget_settings()
+    if shared_stack.process is None or shared_stack.process.poll() is not None:
+        shared_stack.start()
+    return shared_stack
+
+
+def forget_settings() -> None:
+    from server.store import broker, engine, settings
+
+    engine.forget()
+    for cached in (settings.settings, broker.client, broker.celery):
+        cached.cache_clear()
+
+
+@pytest.fixture
+def run_here(tmp_path: Path) -> Callable[..., Path]:
+    """`run_here(job, reporter=None)` runs a job (JSON) in this process with no queue; the answer is its folder."""
+
+    def run_job(job: dict[str, Any], reporter: Any = None, folder: str = "run", **changes: Any) -> Path:
+        from models import catalog
+        from worker.places import find_places
+        from worker.report import Reporter
+        from worker.run import run
+
+        spec = catalog.parse_job(job)
+        reporter = reporter or Reporter(tmp_path / folder, job.get("train", {}).get("steps", 1))
+        run(spec, find_places(spec), reporter, "cpu")
+        return reporter.workdir
+
+    return run_job
+
+
+@pytest.fixture(scope="session")
+def weights_of() -> Callable[..., dict[str, torch.Tensor]]:
+    """`weights_of(folder)`: the newest weights for users under the folder; `weights_of(folder, 6)`: those of step 6."""
+
+    def load(folder: Path, step: int | None = None) -> dict[str, torch.Tensor]:
+        pattern = "*" if step is None else f"*{step:09d}"
+        return load_file(sorted(folder.rglob(f"step_{pattern}/*_{pattern}.safetensors"))[-1])
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def same() -> Callable[[dict[str, torch.Tensor], dict[str, torch.Tensor]], bool]:
+    """Whether two sets of tensors are equal bit for bit."""
+
+    def compare(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+        return set(one) == set(other) and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+    return compare
