@@ -43,7 +43,8 @@ function toFacts({ layout, spec, base, problems, warnings }: JobFormProps): Map<
 
 function AddItem({ list, onAdd }: { list: List; onAdd: () => void }) {
   if (list.count >= list.max) return null;
-  return <Button variant="subtle" color="gray" c="dimmed" size="xs" onClick={onAdd}>Add {list.count === 0 ? 'a' : 'another'} {list.itemName}</Button>;
+  const article = list.count > 0 ? 'another' : /^[aeiou]/.test(list.itemName) ? 'an' : 'a';
+  return <Button variant="subtle" color="gray" c="dimmed" size="xs" onClick={onAdd}>Add {article} {list.itemName}</Button>;
 }
 
 interface FoldProps {

@@ -22,7 +22,9 @@ const PHASES: Record<string, string> = {
 
 /** One plain sentence for the head of a page. */
 export function statusSentence(job: Job): string {
-  const at = `step ${formatCount(job.step)}`;
+  // A job that only makes pictures counts those.
+  const unit = job.kind === 'sample' ? 'picture' : 'step';
+  const at = `${unit} ${formatCount(job.step)}`;
   switch (job.status) {
     case 'queued': {
       const place = job.queue_position === 1 ? 'Next in the queue' : job.queue_position ? `Number ${job.queue_position} in the queue` : 'In the queue';
@@ -43,7 +45,7 @@ export function statusSentence(job: Job): string {
     case 'failed':
       return `Failed at ${at}`;
     case 'succeeded':
-      return `Done, ${plural(job.total_steps, 'step')}`;
+      return `Done, ${plural(job.total_steps, unit)}`;
   }
 }
 

@@ -46,7 +46,7 @@ export function Header() {
             <Fact name="Speed" value={formatSpeed(job.speed?.steps_per_second)} />
           </>
         )}
-        <Fact name="Loss" value={formatValue(job.loss)} />
+        {job.kind !== 'sample' && <Fact name="Loss" value={formatValue(job.loss)} />}
         {active && <Fact name="Worker" value={job.worker ?? '–'} />}
         {job.attempt > 1 && <Fact name="Attempt" value={String(job.attempt)} />}
       </dl>
