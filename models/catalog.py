@@ -119,6 +119,13 @@ def parse_job(raw: Any) -> JobSpec:
     return spec
 
 
+def merge(base: Any, patch: Any) -> Any:
+    """`base` with the patch's keys replaced, objects merged key by key."""
+    if not (isinstance(base, Mapping) and isinstance(patch, Mapping)):
+        return patch
+    return {**base, **{key: merge(base.get(key), value) for key, value in patch.items()}}
+
+
 def _misfits(card: Arch, spec: JobSpec) -> Iterator[Problem]:
     """Faults that a single field's limits cannot express."""
     if spec.model.name_or_path == "random" and not card.random_init:

@@ -28,7 +28,7 @@ from server.store.settings import LOOPBACK, Settings, settings
 STATIC = Path(__file__).parent / "static"
 
 
-class StartRefused(Exception):
+class StartRefused(RuntimeError):
     """The server cannot start, for a reason that the user can mend."""
 
 

@@ -1,19 +1,21 @@
 """The `safelight` command: start the parts, and a client for the REST API. Imports no torch."""
 
+import contextlib
 import json
+import subprocess
 import sys
 import uuid
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from models import catalog
 from models.errors import UserError
-from server import client, up
-from server.app import StartRefused
+from server import client
 from server.store.settings import settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -28,19 +30,23 @@ Changes = Annotated[
 @app.command("up")
 def start_all() -> None:
     """The API, the web page, the broker and one worker per device, in this terminal. Ctrl-C stops all; jobs go on next time."""
+    from server import up  # the server's side is heavy and the client's commands are not
+
     raise typer.Exit(up.run())
 
 
 @app.command()
 def serve() -> None:
     """The API and the web page only."""
+    from server import up
+
     up.serve()
 
 
 @app.command()
 def worker(device: Annotated[str | None, typer.Option(help="cpu, cuda:0, ...; default: the first there is.")] = None) -> None:
     """One worker process for one device."""
-    raise typer.Exit(up.call("worker.app", *(["--device", device] if device else [])))
+    raise typer.Exit(call("worker.app", *(["--device", device] if device else [])))
 
 
 @app.command()
@@ -48,6 +54,8 @@ def demo(
     exit_when_done: Annotated[bool, typer.Option("--exit", help="Stop everything when the demo job has ended.")] = False,
 ) -> None:
     """`up`, then the bundled demo job, followed here."""
+    from server import up
+
     raise typer.Exit(up.run(demo=True, exit_when_done=exit_when_done))
 
 
@@ -78,7 +86,7 @@ def jobs(as_json: AsJson = False, limit: int = 20) -> None:
     if as_json:
         out.print_json(json.dumps(answer))
         return
-    table = Table("id", "name", "status", "step", "loss", "created", box=None)
+    table = Table(Column("id", no_wrap=True), "name", "status", "step", "loss", "created", box=None)
     for job in answer["jobs"]:
         loss = "" if job["loss"] is None else f"{job['loss']:.4f}"
         table.add_row(job["id"], job["name"], job["status"], f"{job['step']}/{job['total_steps']}", loss, job["created_at"])
@@ -130,7 +138,28 @@ def archs(as_json: AsJson = False) -> None:
 def tiny(arch: str, folder: Path) -> None:
     """Write a tiny random-weight checkpoint of ARCH into FOLDER, in its real layout."""
     catalog.arch(arch)
-    raise typer.Exit(up.call("worker.tiny", arch, str(folder)))
+    raise typer.Exit(call("worker.tiny", arch, str(folder)))
+
+
+def call(module: str, *arguments: str) -> int:
+    """Run `python -m module` here and now, since it needs torch; the answer is its exit code. Signals reach it by themselves."""
+    with contextlib.suppress(KeyboardInterrupt):
+        return subprocess.call([sys.executable, "-m", module, *arguments])
+    return 130
+
+
+def check_packages() -> None:
+    """The names server, worker and models are everyone's; say so in one line when Python finds other ones first."""
+    here = Path(__file__).parent.parent
+    for name in ("models", "worker"):
+        found = find_spec(name)
+        if found is None or found.origin is None or Path(found.origin).parent.parent != here:
+            where = found.origin if found else "none"
+            raise RuntimeError(
+                f"Python finds another package called '{name}' ({where}); run safelight in an environment of its own"
+            )
+    if sys.platform == "win32":
+        raise RuntimeError("native Windows does not work, since Celery does not support it; use WSL2")
 
 
 def _show(job: dict[str, Any], as_json: bool) -> None:
@@ -148,9 +177,9 @@ def main() -> None:
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     try:
-        up.check_packages()
+        check_packages()
         app()
-    except (UserError, StartRefused, client.ApiError, OSError, RuntimeError, ValueError) as error:
+    except (UserError, client.ApiError, OSError, RuntimeError, ValueError) as error:
         if debug:
             raise
         err.print(f"safelight: {error}", style="red", highlight=False, markup=False, soft_wrap=True)

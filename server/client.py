@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from server.api.jobs import merge
+from models.catalog import merge
 from server.store.settings import settings
 from server.store.tables import ENDED, Status
 

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -35,18 +34,6 @@ log = logging.getLogger(__name__)
 console = Console(stderr=True)
 
 
-def check_packages() -> None:
-    """The names server, worker and models are everyone's; say so in one line when Python finds other ones first."""
-    for name in ("models", "worker"):
-        found = find_spec(name)
-        if found is None or found.origin is None or Path(found.origin).parent.parent != HERE.parent:
-            raise StartRefused(
-                f"Python finds another package called '{name}' ({found and found.origin}); run safelight in an environment of its own"
-            )
-    if sys.platform == "win32":
-        raise StartRefused("native Windows does not work, since Celery does not support it; use WSL2")
-
-
 def serve() -> None:
     """The API and the web page in this process, until a signal. Raises StartRefused."""
     check_start(settings())
@@ -61,13 +48,6 @@ def serve() -> None:
     uvicorn.run(
         create_app(), host=settings().host, port=settings().port, log_level="warning", timeout_graceful_shutdown=2, ws="none"
     )
-
-
-def call(module: str, *arguments: str) -> int:
-    """Run `python -m module` here and now; the answer is its exit code. Signals reach it through the terminal."""
-    with contextlib.suppress(KeyboardInterrupt):
-        return subprocess.call([sys.executable, "-m", module, *arguments])
-    return 130
 
 
 def run(demo: bool = False, exit_when_done: bool = False) -> int:

@@ -121,6 +121,9 @@ class Reporter:
         """A preview's files are complete. `done` is set by sampling jobs: how many of their pictures there are now."""
         log.info("preview %s", told.picture)
 
+    def config(self, path: Path) -> None:
+        """The job as it runs, with all defaults, as a file."""
+
     def saved(self, bundle: Path, step: int, weights: Path | None) -> None:
         """A bundle is complete; everything up to `step` can go on from it."""
         self.flush()

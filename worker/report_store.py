@@ -68,6 +68,9 @@ class StoreReporter(Reporter):
             )
         self._tell(*events, files=[picture, thumbnail], **columns)
 
+    def config(self, path: Path) -> None:
+        self._tell(files=[self._file("config", path.name, path, 0)])
+
     def saved(self, bundle: Path, step: int, weights: Path | None) -> None:
         self.flush()
         size = sum(path.stat().st_size for path in bundle.iterdir())

@@ -63,8 +63,10 @@ def run(spec: JobSpec, places: Places, reporter: Reporter, device: str, slot: Sl
     """Do the job to its end. Raises worker.report.Stop when asked to stop, UserError for what the user can mend."""
     slot = slot or Slot()
     reporter.workdir.mkdir(parents=True, exist_ok=True)
-    with replacing(reporter.workdir / "job.json") as part:
+    config = reporter.workdir / "job.json"
+    with replacing(config) as part:
         part.write_text(json.dumps(spec.model_dump(mode="json"), indent=2))
+    reporter.config(config)
     surveys = survey(spec, places, reporter) if isinstance(spec, TrainSpec) else []
     reporter.check()
     reporter.phase("loading")

@@ -1,6 +1,5 @@
 """/v1/jobs: ask for a job, look at it, steer it."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
@@ -29,12 +28,14 @@ Key = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 @router.post("", status_code=202, response_model=JobView, responses=ERRORS, openapi_extra=SPEC_BODY)
 def create(body: StrictJson, response: Response, idempotency_key: Annotated[Key | None, Header()] = None) -> JobView:
     """Queue a job. The same Idempotency-Key with the same body gives the same job again, also after a restart."""
-    spec = catalog.parse_job(body)
-    plan = make_plan(spec)
-    if not plan.ok:
-        raise SpecError([Problem(p.pointer, p.message, p.suggestion) for p in plan.problems])
-    job, told = jobs.add(spec.model_dump(mode="json"), idempotency_key, body)
-    announce(told, ring=True)
+    job = jobs.made_with(idempotency_key, body) if idempotency_key else None
+    if job is None:
+        spec = catalog.parse_job(body)
+        plan = make_plan(spec)
+        if not plan.ok:
+            raise SpecError([Problem(p.pointer, p.message, p.suggestion) for p in plan.problems])
+        job, told = jobs.add(spec.model_dump(mode="json"), idempotency_key, body)
+        announce(told, ring=True)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     return _view(job.id)
 
@@ -104,13 +105,14 @@ def resume(job_id: str, body: StrictJson) -> JobView:
     instance `{"train": {"steps": 3000}}`; what the saved weights depend on cannot change."""
     job = jobs.get(job_id)
     patched = None
+    if not isinstance(body, dict | None):
+        raise SpecError([Problem("", "a patch is a JSON object")])
     if body:
-        if not isinstance(body, dict):
-            raise SpecError([Problem("", "a patch is a JSON object")])
-        spec = catalog.parse_job(merge(job.spec, body))
+        spec = catalog.parse_job(catalog.merge(job.spec, body))
         patched = spec.model_dump(mode="json")
+        before = catalog.parse_job(job.spec).model_dump(mode="json")  # in full, however old it is
         for key in ("kind", "model", "network"):
-            if patched.get(key) != job.spec.get(key):
+            if patched.get(key) != before.get(key):
                 raise Conflict(f"'{key}' cannot change at resume: the saved weights depend on it; submit a new job instead")
         plan = make_plan(spec)
         if not plan.ok:
@@ -118,13 +120,6 @@ def resume(job_id: str, body: StrictJson) -> JobView:
     _, told = jobs.resume(job_id, patched)
     announce(told, ring=True)
     return _view(job_id)
-
-
-def merge(base: Any, patch: Any) -> Any:
-    """`base` with the patch's keys replaced, objects merged key by key."""
-    if not (isinstance(base, Mapping) and isinstance(patch, Mapping)):
-        return patch
-    return {**base, **{key: merge(base.get(key), value) for key, value in patch.items()}}
 
 
 def _view(job_id: str) -> JobView:

@@ -39,12 +39,10 @@ def add(spec: dict[str, Any], key: str | None = None, body: Any = None) -> tuple
 
     With a known `key`, the job it made (and no events); Conflict if `body` is not the one it came with.
     """
-    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    digest = _digest(body)
     with writing() as session:
-        if key is not None and (known := session.get(Idempotency, key)):
-            if known.digest != digest:
-                raise Conflict(f"Idempotency-Key '{key}' was used for another body, which made job {known.job_id}")
-            return _get(session, known.job_id), []
+        if key is not None and (known := _made_with(session, key, digest)):
+            return known, []
         job = Job(
             id=f"j_{ULID()}",
             position=_last_position(session) + 1,
@@ -60,6 +58,12 @@ def add(spec: dict[str, Any], key: str | None = None, body: Any = None) -> tuple
         session.flush()
         told = _tell_status(session, job)
         return job, told
+
+
+def made_with(key: str, body: Any) -> Job | None:
+    """The job that this idempotency key made, None for a new key. Conflict if it came with another body."""
+    with reading() as session:
+        return _made_with(session, key, _digest(body))
 
 
 def get(job_id: str) -> Job:
@@ -303,6 +307,19 @@ def _get(session: Session, job_id: str) -> Job:
     if job is None:
         raise NotFound(f"there is no job '{job_id}'")
     return job
+
+
+def _made_with(session: Session, key: str, digest: str) -> Job | None:
+    known = session.get(Idempotency, key)
+    if known is None:
+        return None
+    if known.digest != digest:
+        raise Conflict(f"Idempotency-Key '{key}' was used for another body, which made job {known.job_id}")
+    return _get(session, known.job_id)
+
+
+def _digest(body: Any) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _save(session: Session, job: Job) -> None:

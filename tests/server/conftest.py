@@ -1,12 +1,16 @@
 """Jobs in any state, put there through the store as a worker would, without one."""
 
 import contextlib
-from collections.abc import Callable
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from models.catalog import parse_job
 from server.store import jobs
 from server.store.files import attempt_folder
 from server.store.tables import File, Job, Status
@@ -21,7 +25,7 @@ def add(migrated: Path, tiny_job: Callable[..., dict[str, Any]]) -> Callable[...
     """`add()` queues a job and answers with its id; dotted keys change it."""
 
     def queue(**changes: Any) -> str:
-        job, _ = jobs.add(tiny_job(**changes))
+        job, _ = jobs.add(parse_job(tiny_job(**changes)).model_dump(mode="json"))
         return job.id
 
     return queue
@@ -111,3 +115,19 @@ def app_again(home: Path) -> Callable[[], contextlib.AbstractContextManager[Any]
     from server.app import create_app
 
     return lambda: TestClient(create_app(), base_url="http://127.0.0.1:8765", raise_server_exceptions=False)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """`elsewhere(code, "x")` runs Python code with sys.argv[1:] == ["x"] in a process of its own, on this test's data folder."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(code: str, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()

@@ -15,7 +15,7 @@ const at = (id: string) => ({ path: { job_id: id } });
 const loose = (body: unknown) => body as never;
 
 export const api = {
-  archs: async () => (await client.GET('/v1/archs')).data?.archs as Arch[],
+  archs: async () => (await client.GET('/v1/archs', {})).data?.archs as Arch[],
   arch: async (arch: string) => (await client.GET('/v1/archs/{arch}', { params: { path: { arch } } })).data as ArchDetail,
 
   jobs: async ({ status, q, limit, cursor }: JobFilter) => {
@@ -52,13 +52,13 @@ export const api = {
     await client.POST('/v1/jobs/cancel', { body: { status: 'queued' } });
   },
 
-  workers: async () => (await client.GET('/v1/workers')).data?.workers as Worker[],
-  ready: async () => (await client.GET('/readyz')).data as Ready,
-  health: async () => (await client.GET('/healthz')).data as { status: string; version: string },
+  workers: async () => (await client.GET('/v1/workers', {})).data?.workers as Worker[],
+  ready: async () => (await client.GET('/readyz', {})).data as Ready,
+  health: async () => (await client.GET('/healthz', {})).data as { status: string; version: string },
   signIn: async (token: string) => {
     await client.POST('/v1/session', { body: { token } });
   },
   signOut: async () => {
-    await client.DELETE('/v1/session');
+    await client.DELETE('/v1/session', {});
   },
 };

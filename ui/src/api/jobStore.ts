@@ -24,7 +24,6 @@ function place(steps: number[], step: number): number {
 
 export class JobStore {
   samples: Sample[] = [];
-  checkpoints: number[] = [];
   readonly series: Record<Metric, SeriesData> = {
     loss: { steps: [], values: [] },
     lr: { steps: [], values: [] },
@@ -76,9 +75,6 @@ export class JobStore {
         if (!this.fetched.has(name)) this.live.get(name)?.add(Number(data.step));
         this.setPoint(name, Number(data.step), value);
       }
-      this.changed();
-    } else if (event.type === 'checkpoint') {
-      this.checkpoints = [...this.checkpoints, Number(data.step)];
       this.changed();
     } else if (event.type === 'log') {
       this.logBell += 1;

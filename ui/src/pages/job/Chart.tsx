@@ -29,9 +29,15 @@ function drawTicks(plot: uPlot, ticks: readonly Tick[]): void {
   const { ctx, bbox } = plot;
   const bottom = bbox.top + bbox.height;
   ctx.save();
+  let lastPreview = -Infinity;
   for (const { step, kind } of ticks) {
     const x = plot.valToPos(step, 'x', true);
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    // Marks that would touch are one mark; hundreds of previews are no bar.
+    if (kind === 'preview') {
+      if (x - lastPreview < 6 * devicePixelRatio) continue;
+      lastPreview = x;
+    }
     ctx.fillStyle = cssVar(kind === 'checkpoint' ? '--accent' : '--ink-3');
     const length = (kind === 'checkpoint' ? 10 : 5) * devicePixelRatio;
     ctx.fillRect(x - devicePixelRatio / 2, bottom - length, devicePixelRatio, length);

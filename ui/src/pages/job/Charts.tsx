@@ -1,5 +1,5 @@
 import { Switch } from '@mantine/core';
-import { useQueries } from '@tanstack/react-query';
+import { useQueries, useQuery } from '@tanstack/react-query';
 import { useEffect, useMemo } from 'react';
 import { api } from '../../api/api';
 import { useOpenJob, useStoreVersion } from '../../api/jobStream';
@@ -33,12 +33,14 @@ export function Charts() {
     // eslint-disable-next-line -- answers are listed one by one: their array is new at every render
   }, [store, ...answers]);
 
+  // The stream has this asked again at each new checkpoint.
+  const files = useQuery({ queryKey: ['files', job.id], queryFn: () => api.files(job.id) });
   const ticks = useMemo<Tick[]>(
     () => [
       ...[...new Set(store.samples.map(({ step }) => step))].map((step) => ({ step, kind: 'preview' as const })),
-      ...store.checkpoints.map((step) => ({ step, kind: 'checkpoint' as const })),
+      ...(files.data ?? []).filter(({ kind, step }) => kind === 'weights' && step !== null).map(({ step }) => ({ step: step as number, kind: 'checkpoint' as const })),
     ],
-    [store.samples, store.checkpoints],
+    [store.samples, files.data],
   );
   const loss = store.series.loss;
   const lossValues = log ? onlyPositive(loss.values) : loss.values;

@@ -46,6 +46,13 @@ export function ContactSheet({ grid, at, onOpen, onPick }: SheetProps) {
     if (element && atEdge.current) element.scrollLeft = element.scrollWidth;
   }, [grid.columns.length]);
 
+  // Scrubbing takes the sheet along; a new column that becomes the chosen one by itself does not.
+  const atBefore = useRef(at);
+  useEffect(() => {
+    if (at !== atBefore.current && at < grid.columns.length - 1) virtual.scrollToIndex(at, { align: 'auto' });
+    atBefore.current = at;
+  }, [at, grid.columns.length, virtual]);
+
   return (
     <div className="sheet">
       <div className="sheet-prompts" aria-hidden="true">
