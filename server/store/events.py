@@ -65,7 +65,8 @@ def series(session: Session, job_id: str, name: str, after_step: int) -> list[tu
     rows = session.connection().execute(
         text(
             "SELECT json_extract(data, '$.step'), json_extract(data, :path) FROM event "
-            "WHERE job_id = :id AND type = 'metrics' AND json_extract(data, '$.step') > :after ORDER BY seq"
+            "WHERE job_id = :id AND type = 'metrics' AND json_extract(data, '$.step') > :after "
+            "AND json_type(data, :path) IS NOT NULL ORDER BY seq"
         ),
         {"id": job_id, "path": f'$."{name}"', "after": after_step},
     )

@@ -150,6 +150,8 @@ def tell(
             if file.kind == "sample":
                 file.number = job.num_samples = job.num_samples + 1
                 told = [(kind, {"index": file.number, **data} if kind == "sample" else data) for kind, data in told]
+            if file.kind == "thumbnail":
+                file.number = job.num_samples  # of the preview that is told with it
             if file.kind == "bundle":
                 job.failures = 0
             session.add(file)
@@ -180,7 +182,7 @@ def give_back(job_id: str, attempt: int, reason: str) -> list[Event]:
         if job.status == Status.CANCELING:
             return rows + _leave(session, job, Status.CANCELED)
         if job.failures >= MAX_FAILURES:
-            message = f"{reason} at step {job.step}, the {job.failures}th time in a row without a new checkpoint"
+            message = f"{reason} at step {job.step}, {job.failures} times in a row without a new checkpoint"
             hint = "Look at the log for what it did last; resume tries again."
             return rows + _leave(
                 session, job, Status.FAILED, {"code": "worker_died", "message": message, "hint": hint, "traceback": None}

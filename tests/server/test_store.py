@@ -205,7 +205,7 @@ def test_three_deaths_without_a_bundle_fail_the_job_with_the_facts(claimed) -> N
     assert failed.finished_at
     assert failed.error is not None
     assert failed.error["code"] == "worker_died"
-    assert failed.error["message"] == "worker w fell silent at step 7, the 3th time in a row without a new checkpoint"
+    assert failed.error["message"] == "worker w fell silent at step 7, 3 times in a row without a new checkpoint"
     assert failed.error["hint"]
     assert [kind for _, kind in told(job.id)][-3:] == ["log", "error", "status"]
     assert take() is None

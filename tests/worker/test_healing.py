@@ -1,7 +1,9 @@
 """Whatever part of a running stack is killed, the job goes on by itself and ends with the numbers of an undisturbed run."""
 
+import contextlib
 import signal
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +11,19 @@ import psutil
 import pytest
 from safetensors.torch import load
 
-STEPS = 120
-MIDDLE = 40  # steps after which something is killed: past the first kept save, far from the end
+STEPS = 90
+MIDDLE = 30  # the first kept save; things are killed after it
 
 
 @pytest.fixture
 def long_job(tiny_job: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    return tiny_job(**{"train.steps": STEPS, "save.save_every": 30, "sample.sample_every": 60})
+    return tiny_job(**{"train.steps": STEPS, "save.save_every": MIDDLE, "sample.sample_every": 45})
 
 
 @pytest.fixture
-def undisturbed(up: Any, run_here: Callable[..., Path], long_job: dict[str, Any], weights_of: Any, module_cache: dict[str, Any]) -> Any:
+def undisturbed(
+    up: Any, run_here: Callable[..., Path], long_job: dict[str, Any], weights_of: Any, module_cache: dict[str, Any]
+) -> Any:
     """The final weights of the same job, run in this process with no interruption."""
     if "weights" not in module_cache:
         module_cache["weights"] = weights_of(run_here(long_job), STEPS)
@@ -36,9 +40,37 @@ def reach(until: Callable[..., None], up: Any) -> Callable[..., None]:
     """Wait until a running job has done so many steps."""
 
     def wait(job_id: str, step: int = MIDDLE) -> None:
-        until(lambda: step <= up.job(job_id)["step"] < STEPS - 20, f"job {job_id} did not reach step {step}", lambda: str(up.job(job_id)))
+        until(lambda: up.job(job_id)["step"] >= step, f"job {job_id} did not reach step {step}", lambda: str(up.job(job_id)))
+        assert up.job(job_id)["status"] == "running"
 
     return wait
+
+
+@pytest.fixture
+def frozen(up: Any) -> Callable[[psutil.Process], Any]:
+    """`with frozen(process):` stands still for a moment, and not while it holds the database's write lock: what is asked of a
+    job inside comes in the middle of its run, however fast the machine is."""
+
+    @contextlib.contextmanager
+    def freeze(process: psutil.Process) -> Iterator[None]:
+        process.suspend()
+        while not writable(up.home / "safelight.db"):
+            process.resume()
+            process.suspend()
+        yield
+        process.resume()
+
+    return freeze
+
+
+def writable(database: Path) -> bool:
+    with contextlib.closing(sqlite3.connect(database, timeout=0.1, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return False
+        return True
 
 
 @pytest.fixture
@@ -93,12 +125,17 @@ def test_a_killed_server_comes_back_and_the_job_never_noticed(up, tree, long_job
     assert up.job(job_id)["attempt"] == 1
 
 
-def test_a_stopped_stack_saves_and_its_next_start_repeats_no_step(up, long_job, reach, ends_as_undisturbed) -> None:
+def test_a_stopped_stack_saves_and_its_next_start_repeats_no_step(
+    up, tree, frozen, long_job, reach, ends_as_undisturbed, until
+) -> None:
     from server.store import jobs
 
     job_id = up.submit(long_job)
     reach(job_id)
-    up.stop()
+    with frozen(tree(up).trainer):
+        up.process.terminate()
+        until(lambda: jobs.get(job_id).wish == "requeue", "the worker did not pass the signal on")
+    assert up.stop() == 0
     left = jobs.get(job_id)
     assert (left.status, left.worker) == ("queued", None)
     assert MIDDLE <= left.step < STEPS
@@ -121,12 +158,16 @@ def test_a_flushed_broker_loses_no_job_and_priority_decides_who_is_next(up, tiny
     assert sorted(started, key=lambda job_id: started[job_id]) == [third, first, second]
 
 
-def test_a_job_is_canceled_and_resumed_while_the_broker_was_killed(up, long_job, reach, ends_as_undisturbed) -> None:
+def test_a_job_is_canceled_while_the_broker_is_gone_and_goes_on_when_resumed(
+    up, tree, frozen, long_job, reach, ends_as_undisturbed
+) -> None:
     job_id = up.submit(long_job)
     reach(job_id)
-    broker_server(up).kill()
-    assert up.http.post(f"/v1/jobs/{job_id}/cancel").status_code == 202
+    with frozen(tree(up).trainer):
+        broker_server(up).kill()
+        assert up.http.post(f"/v1/jobs/{job_id}/cancel").status_code == 202
     canceled = up.wait_for(job_id, "canceled")
+    assert MIDDLE <= canceled["step"] < STEPS
     names = [file["path"] for file in up.http.get(f"/v1/jobs/{job_id}/files").json()["files"]]
     assert f"tiny_{canceled['step']:09d}.safetensors" in names
     assert up.http.post(f"/v1/jobs/{job_id}/resume").status_code == 202
@@ -143,7 +184,9 @@ def broker_server(up: Any) -> psutil.Process:
 
 def keepers(up: Any) -> list[psutil.Process]:
     marks = ("server.store.broker_keeper", str(up.home / "broker"))
-    return [process for process in psutil.process_iter(["cmdline"]) if all(mark in (process.info["cmdline"] or []) for mark in marks)]
+    return [
+        process for process in psutil.process_iter(["cmdline"]) if all(mark in (process.info["cmdline"] or []) for mark in marks)
+    ]
 
 
 def test_bells_that_ring_twenty_times_claim_a_job_once(up, tiny_job) -> None:
@@ -169,10 +212,26 @@ def test_a_loss_that_is_not_finite_fails_the_job_with_its_step_and_valid_json(up
     assert "NaN" not in up.http.get(f"/v1/jobs/{job_id}/events", params={"limit": 5000}).text
 
 
+def test_an_idle_trainer_gives_its_memory_back_and_the_next_job_still_runs(stack, tree, pictures, tiny_job, until) -> None:
+    pictures()
+    up = stack(SAFELIGHT_WARM_SECONDS="1")
+    job = tiny_job(**{"train.steps": 2, "train.disable_sampling": True})
+    trainer = tree(up).trainer
+    up.wait_for(up.submit(job), "succeeded")
+    until(lambda: not trainer.is_running(), "the idle trainer did not end")
+    job_id = up.submit(job)
+    assert up.wait_for(job_id, "succeeded", "failed")["attempt"] == 1
+
+
 def test_a_clean_stop_leaves_no_process(up, tiny_job) -> None:
     job_id = up.submit(tiny_job(**{"train.steps": 2}))
     up.wait_for(job_id, "succeeded")
-    started = [psutil.Process(up.process.pid), *psutil.Process(up.process.pid).children(recursive=True), *keepers(up), broker_server(up)]
+    started = [
+        psutil.Process(up.process.pid),
+        *psutil.Process(up.process.pid).children(recursive=True),
+        *keepers(up),
+        broker_server(up),
+    ]
     assert len(started) >= 6  # up, server, worker, trainer, keeper, broker
     assert up.stop(signal.SIGINT) == 0
     _, alive = psutil.wait_procs(started, timeout=30)

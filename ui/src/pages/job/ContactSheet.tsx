@@ -1,6 +1,6 @@
 /** Every preview: rows are prompts, columns are steps, the newest at the right edge. Only columns near the view are drawn. */
 import { useVirtualizer } from '@tanstack/react-virtual';
-import { useEffect, useLayoutEffect, useRef } from 'react';
+import { useEffect, useLayoutEffect, useRef, useState } from 'react';
 import type { Sample } from '../../api/types';
 import { Picture } from '../../components/bits';
 import { formatCount } from '../../lib/format';
@@ -8,6 +8,18 @@ import type { Grid } from './grid';
 
 const CELL = 72;
 const GAP = 6;
+const REST_MS = 150;
+
+/** A cell that flies past asks for no picture: thousands of requests would hold up those that are looked at. */
+function CellPicture({ sample, flying }: { sample: Sample; flying: boolean }) {
+  const [wanted, setWanted] = useState(!flying);
+  useEffect(() => {
+    if (wanted) return;
+    const timer = setTimeout(() => setWanted(true), REST_MS);
+    return () => clearTimeout(timer);
+  }, [wanted]);
+  return wanted ? <Picture sample={sample} shownAt={CELL} alt="" /> : <div className="picture" />;
+}
 
 interface SheetProps {
   grid: Grid;
@@ -46,12 +58,18 @@ export function ContactSheet({ grid, at, onOpen, onPick }: SheetProps) {
     if (element && atEdge.current) element.scrollLeft = element.scrollWidth;
   }, [grid.columns.length]);
 
-  // Scrubbing takes the sheet along; a new column that becomes the chosen one by itself does not.
-  const atBefore = useRef(at);
+  // Scrubbing takes the sheet along once it rests: on the way, every column passed would ask for its pictures. A new column that
+  // becomes the chosen one by itself moves nothing.
+  const following = at === grid.columns.length - 1;
+  const shownAt = useRef(at);
   useEffect(() => {
-    if (at !== atBefore.current && at < grid.columns.length - 1) virtual.scrollToIndex(at, { align: 'auto' });
-    atBefore.current = at;
-  }, [at, grid.columns.length, virtual]);
+    if (following || at === shownAt.current) return;
+    const timer = setTimeout(() => {
+      shownAt.current = at;
+      virtual.scrollToIndex(at, { align: 'auto' });
+    }, REST_MS);
+    return () => clearTimeout(timer);
+  }, [at, following, virtual]);
 
   return (
     <div className="sheet">
@@ -74,7 +92,7 @@ export function ContactSheet({ grid, at, onOpen, onPick }: SheetProps) {
                 {column.cells.map((sample, row) =>
                   sample ? (
                     <button key={sample.index} type="button" className="sheet-cell" style={{ height: cellHeight }} data-sample-index={sample.index} onClick={() => onOpen(sample)} aria-label={`Open ${sample.prompt || 'picture'}, step ${sample.step}, full screen`}>
-                      <Picture sample={sample} shownAt={CELL} alt="" />
+                      <CellPicture sample={sample} flying={virtual.isScrolling} />
                     </button>
                   ) : (
                     <div key={`hole ${row}`} className="sheet-hole" style={{ height: cellHeight }} />
