@@ -6,6 +6,7 @@ A file is judged by its content, never by its extension, so a renamed pickle is 
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -50,8 +51,12 @@ def sync_folder(folder: Path) -> None:
 
 def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write a safetensors file. Header values must be text. Raises OSError when the disk is full; `path` is then as it was."""
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as part:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, part, dict(metadata or {}))
+        try:
+            save_file(whole, part, dict(metadata or {}))
+        except SafetensorError as error:
+            raise _system_error(error, path) from None
 
 
 def load_tensors(path: Path, device: str = "cpu") -> dict[str, torch.Tensor]:
@@ -69,6 +74,12 @@ def read_metadata(path: Path) -> dict[str, str]:
 def json_metadata(**values: object) -> dict[str, str]:
     """Header values: text as it is, everything else as JSON."""
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+
+
+def _system_error(error: SafetensorError, path: Path) -> Exception:
+    """The OSError that the safetensors library wraps when it cannot write."""
+    found = re.search(r"os error (\d+)", str(error))
+    return OSError(int(found[1]), os.strerror(int(found[1])), str(path)) if found else error
 
 
 @contextlib.contextmanager

@@ -64,9 +64,9 @@ class LoraNetwork(nn.Module):
     def public_state(self) -> dict[str, torch.Tensor]:
         """`transformer.PATH.lora_A.weight` and `.lora_B.weight` for every layer. alpha / rank is folded into B and no `.alpha` is
         written, because readers differ in whether they look at one; all agree that without it the scale is 1."""
-        state = {}
-        for name, layer in self.layers.items():
-            path = PREFIX + name.replace("$", ".")
+        state: dict[str, torch.Tensor] = {}
+        for name, layer in self.named_layers():
+            path = PREFIX + name
             state |= {f"{path}.lora_A.weight": layer.lora_A, f"{path}.lora_B.weight": layer.lora_B * layer.scale}
         return state
 

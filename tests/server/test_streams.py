@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -19,14 +19,14 @@ def stream(server: Any, path: str, last: str | None = None) -> Iterator[dict[str
     """The messages of one connection, as {"id", "event", "data"}, until it ends."""
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last is not None else {})}
     message: dict[str, str] = {}
-    with server.http.stream("GET", path, headers=headers) as answer:
+    with httpx.Client(base_url=server.http.base_url, timeout=60, trust_env=False) as http, http.stream("GET", path, headers=headers) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         for line in answer.iter_lines():
             field, colon, value = line.partition(": ")
-            if colon and field:
+            if field in ("id", "event", "data"):
                 message[field] = value
-            elif not line and "event" in message:
+            elif not line and message:
                 yield message
                 message = {}
 
@@ -38,22 +38,42 @@ class Follower(threading.Thread):
         super().__init__(daemon=True)
         self.server, self.path = server, path
         self.seen: list[dict[str, str]] = []
-        self.num_connections = 0
+        self.num_breaks = 0
+        self.closed = threading.Event()
         self.start()
 
     def run(self) -> None:
         last = None
-        while not (self.seen and self.seen[-1]["event"] == "end"):
+        while not self.closed.wait(0.02):
             try:
                 for message in stream(self.server, self.path, last):
-                    self.num_connections += not self.seen or last == self.seen[-1].get("id")
                     self.seen.append(message)
-                    last = message.get("id", last) if message["event"] == "end" else message["id"]
+                    if message["event"] == "end":
+                        return
+                    last = message["id"]
             except httpx.HTTPError:
-                continue
+                pass
+            self.num_breaks += 1
 
     def ids(self) -> list[int]:
         return [int(message["id"]) for message in self.seen if "id" in message]
+
+
+@pytest.fixture
+def follow(server) -> Iterator[Callable[[str], Follower]]:
+    """`follow(path)` opens a stream that is read in the background."""
+    started: list[Follower] = []
+
+    def start(path: str) -> Follower:
+        started.append(Follower(server, path))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.closed.set()
+    server.stop()
+    for each in started:
+        each.join(60)
 
 
 @pytest.fixture
@@ -77,9 +97,9 @@ def test_a_stream_goes_on_from_last_event_id_and_ends_after_the_job(server, clai
     assert [message["event"] for message in stream(server, path, "704")] == ["end"]
 
 
-def test_a_stream_is_live(server, claimed, preview, until) -> None:
+def test_a_stream_is_live(server, claimed, preview, follow, until) -> None:
     job = claimed()
-    follower = Follower(server, f"/v1/jobs/{job.id}/events")
+    follower = follow(f"/v1/jobs/{job.id}/events")
     until(lambda: follower.ids() == [1, 2, 3], "the stream does not begin")
     preview(job, 2)
     until(lambda: follower.ids() == [1, 2, 3, 4], "a preview is not seen although no bell rang")
@@ -91,9 +111,9 @@ def test_a_stream_is_live(server, claimed, preview, until) -> None:
     assert [message["event"] for message in follower.seen[-2:]] == ["status", "end"]
 
 
-def test_the_stream_for_lists_carries_every_job_and_goes_on_by_its_own_numbers(server, add, preview, until) -> None:
+def test_the_stream_for_lists_carries_every_job_and_goes_on_by_its_own_numbers(server, add, preview, follow, until) -> None:
     first = add()
-    follower = Follower(server, "/v1/events")
+    follower = follow("/v1/events")
     until(lambda: len(follower.seen) == 1, "the stream does not open")
     assert follower.seen[0]["event"] == "open"
     opened = json.loads(follower.seen[0]["data"])["id"]
@@ -138,9 +158,9 @@ WRITER = """
 """
 
 
-def test_ten_thousand_events_reach_two_clients_over_a_restart_of_the_server(server, claimed, elsewhere, until) -> None:
+def test_ten_thousand_events_reach_two_clients_over_a_restart_of_the_server(server, claimed, elsewhere, follow, until) -> None:
     job = claimed()
-    followers = [Follower(server, f"/v1/jobs/{job.id}/events") for _ in range(2)]
+    followers = [follow(f"/v1/jobs/{job.id}/events") for _ in range(2)]
     writer = elsewhere(WRITER, job.id, str(NUM_EVENTS))
     assert writer.stdout.readline() == "4003\n"
     until(lambda: all(len(follower.seen) > 500 for follower in followers), "the streams do not begin")
@@ -158,6 +178,6 @@ def test_ten_thousand_events_reach_two_clients_over_a_restart_of_the_server(serv
     assert [seq for seq, _, _ in stored] == list(range(1, NUM_EVENTS + 1))
     for follower in followers:
         *seen, end = follower.seen
-        assert follower.num_connections >= 2
+        assert follower.num_breaks >= 1
         assert [(int(m["id"]), m["event"], json.loads(m["data"])["data"]) for m in seen] == stored
         assert (end["event"], json.loads(end["data"])) == ("end", {"last_seq": NUM_EVENTS})

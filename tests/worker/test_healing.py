@@ -216,8 +216,10 @@ def test_an_idle_trainer_gives_its_memory_back_and_the_next_job_still_runs(stack
     pictures()
     up = stack(SAFELIGHT_WARM_SECONDS="1")
     job = tiny_job(**{"train.steps": 2, "train.disable_sampling": True})
+    first = up.submit(job)
+    up.wait_for(first, "preparing", "running")
     trainer = tree(up).trainer
-    up.wait_for(up.submit(job), "succeeded")
+    up.wait_for(first, "succeeded")
     until(lambda: not trainer.is_running(), "the idle trainer did not end")
     job_id = up.submit(job)
     assert up.wait_for(job_id, "succeeded", "failed")["attempt"] == 1

@@ -1,0 +1,193 @@
+"""What do kills cost? SIGKILLs the trainer and the worker in turn, at random moments of real jobs under `safelight up`.
+
+    python bench/healing.py [--kills 20] [--seed 1]
+
+Prints JSON: whether every job succeeded, whether every job's steps are gapless, whether the final weights equal those of an
+undisturbed run bit for bit, and per kill the training seconds done twice (of steps told before the kill and told again after
+it) and the seconds from the kill to the first step that was told afterwards.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+STEPS = 200
+KILLS_PER_JOB = 5
+LONGEST_SECONDS = 3.0  # a kill comes so long after the attempt's first step, at most
+SETTLE_SECONDS = 180
+JOB = {
+    "kind": "train",
+    "name": "kill",
+    "model": {"arch": "pocket", "name_or_path": "random", "model_kwargs": {"channels": [16, 32]}},
+    "network": None,
+    "datasets": [{"folder_path": "colours"}],
+    "train": {"steps": STEPS, "batch_size": 2, "lr": 1e-3, "ema_config": {"use_ema": True}},
+    "save": {"save_every": 50, "recover_every_seconds": 1.0},
+    "sample": {"sample_every": 50, "sample_steps": 4, "samples": [{"prompt": "colour 0"}]},
+}
+
+
+def main(num_kills: int, seed: int) -> dict[str, Any]:
+    draw = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "home"
+        make_pictures(home / "datasets" / "colours")
+        undisturbed = run_alone(home, Path(folder))
+        with started(home) as (up, http):
+            jobs, kills = [], []
+            while len(kills) < num_kills:
+                job_id = http.post("/v1/jobs", json=JOB).json()["id"]
+                jobs.append(job_id)
+                for attempt in range(1, min(KILLS_PER_JOB, num_kills - len(kills)) + 1):
+                    what = ("trainer", "worker")[len(kills) % 2]
+                    if not kill(up, http, job_id, attempt, what, draw.uniform(0, LONGEST_SECONDS)):
+                        break
+                    kills.append({"job": job_id, "attempt": attempt, "killed": what, "at": time.time()})
+                wait(lambda job_id=job_id: status(http, job_id) in ("succeeded", "failed", "canceled"), "the job did not end")
+            return judge(http, home, jobs, kills, undisturbed)
+
+
+def kill(up: psutil.Process, http: httpx.Client, job_id: str, attempt: int, what: str, seconds: float) -> bool:
+    """Kill `seconds` after the attempt told its first step; False when the job ended before that."""
+    wait(lambda: told(http, job_id, attempt) or status(http, job_id) == "succeeded", f"attempt {attempt} did no step")
+    time.sleep(seconds)
+    if status(http, job_id) != "running":
+        return False
+    worker = next(child for child in up.children() if "worker.app" in child.cmdline())
+    (worker if what == "worker" else worker.children()[0]).kill()
+    return True
+
+
+def judge(http: httpx.Client, home: Path, jobs: list[str], kills: list[dict[str, Any]], undisturbed: dict[str, Any]) -> dict[str, Any]:
+    gapless, equal = [], []
+    for job_id in jobs:
+        events = metrics(http, job_id)
+        gapless.append(sorted({event["data"]["step"] for event in events}) == list(range(1, STEPS + 1)))
+        weights = load_file(next((home / "jobs" / job_id).rglob(f"step_*/*_{STEPS:09d}.safetensors")))
+        equal.append(set(weights) == set(undisturbed) and all(torch.equal(weights[name], undisturbed[name]) for name in weights))
+    repeated = [repeated_seconds(metrics(http, each["job"]), each["attempt"]) for each in kills]
+    back = [back_seconds(metrics(http, each["job"]), each) for each in kills]
+    return {
+        "kills": len(kills),
+        "of_trainer": sum(each["killed"] == "trainer" for each in kills),
+        "of_worker": sum(each["killed"] == "worker" for each in kills),
+        "jobs": len(jobs),
+        "all_succeeded": all(status(http, job_id) == "succeeded" for job_id in jobs),
+        "steps_gapless": all(gapless),
+        "weights_equal_bit_for_bit": all(equal),
+        "repeated_training_seconds": spread(repeated),
+        "seconds_from_kill_to_next_step_told": spread(back),
+    }
+
+
+def repeated_seconds(events: list[dict[str, Any]], attempt: int) -> float:
+    """What the next attempt did again of the steps that were told up to this one."""
+    before = {event["data"]["step"] for event in events if event["attempt"] <= attempt}
+    return sum(e["data"]["step_seconds"] for e in events if e["attempt"] == attempt + 1 and e["data"]["step"] in before)
+
+
+def back_seconds(events: list[dict[str, Any]], kill: dict[str, Any]) -> float:
+    from datetime import datetime
+
+    first = min(datetime.fromisoformat(event["time"]).timestamp() for event in events if event["attempt"] == kill["attempt"] + 1)
+    return first - kill["at"]
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    cut = statistics.quantiles(values, n=20, method="inclusive")
+    return {"p50": round(statistics.median(values), 3), "p95": round(cut[18], 3), "max": round(max(values), 3)}
+
+
+def metrics(http: httpx.Client, job_id: str) -> list[dict[str, Any]]:
+    page = http.get(f"/v1/jobs/{job_id}/events", params={"limit": 5000}).json()["events"]
+    return [event for event in page if event["type"] == "metrics"]
+
+
+def told(http: httpx.Client, job_id: str, attempt: int) -> bool:
+    return any(event["attempt"] == attempt for event in metrics(http, job_id))
+
+
+def status(http: httpx.Client, job_id: str) -> str:
+    return str(http.get(f"/v1/jobs/{job_id}").json()["status"])
+
+
+def make_pictures(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for index in range(4):
+        Image.new("RGB", (32, 32), (60 * index, 255 - 60 * index, 128)).save(folder / f"{index}.png")
+        (folder / f"{index}.txt").write_text(f"colour {index}")
+
+
+def run_alone(home: Path, folder: Path) -> dict[str, Any]:
+    """The weights of the same job with no server and no kills."""
+    (folder / "job.json").write_text(json.dumps(JOB))
+    command = [sys.executable, "-m", "worker.run", str(folder / "job.json"), str(folder / "alone")]
+    subprocess.run(command, env=environment(home), check=True, capture_output=True, timeout=SETTLE_SECONDS)
+    return load_file(next((folder / "alone").rglob(f"step_*/*_{STEPS:09d}.safetensors")))
+
+
+@contextlib.contextmanager
+def started(home: Path, command: str = "up", **env: str) -> Iterator[tuple[psutil.Process, httpx.Client]]:
+    """`safelight up` (or another command) on a free port, and a client for it; stopped at the end."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    log = (home.parent / "up.log").open("ab")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "server.cli", command],
+        env={**environment(home), "SAFELIGHT_PORT": port, **env}, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as http:
+            wait(lambda: is_ready(http), f"the server did not become ready: {log.name}")
+            yield psutil.Process(process.pid), http
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(SETTLE_SECONDS)
+        log.close()
+
+
+def environment(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SAFELIGHT_")}
+    return {**kept, "OMP_NUM_THREADS": "1", "SAFELIGHT_HOME": str(home), "SAFELIGHT_DATA_ROOTS": str(home), "SAFELIGHT_LEASE_SECONDS": "5"}
+
+
+def is_ready(http: httpx.Client) -> bool:
+    try:
+        return http.get("/readyz").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def wait(condition: Callable[[], bool], complaint: str) -> None:
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(complaint)
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    print(json.dumps(main(given.kills, given.seed), indent=2))
