@@ -259,6 +259,7 @@ def generate_images(model: BaseModel, configs: Sequence[GenerateConfig], embeds:
     for config in configs:
         generator = torch.Generator("cpu").manual_seed(config.seed)
         with torch.random.fork_rng([model.device_torch] if model.device_torch.type == "cuda" else []), torch.no_grad():
-            yield model.generate_single_image(
+            image = model.generate_single_image(
                 pipeline, config, embeds[config.prompt], embeds[config.negative_prompt], generator, config.extra
             )
+        yield image  # outside, so that who takes it is under neither

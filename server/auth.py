@@ -96,7 +96,7 @@ def sign_out(connection: HTTPConnection, response: Response) -> None:
 def _has_token(connection: HTTPConnection) -> bool:
     scheme, _, given = connection.headers.get("authorization", "").partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(
-        given.strip().encode(), settings().token.get_secret_value().encode()
+        given.strip().encode("latin-1"), settings().token.get_secret_value().encode()
     )
 
 

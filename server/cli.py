@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
 from models import catalog
@@ -89,7 +90,7 @@ def jobs(as_json: AsJson = False, limit: int = 20) -> None:
     table = Table(Column("id", no_wrap=True), "name", "status", "step", "loss", "created", box=None)
     for job in answer["jobs"]:
         loss = "" if job["loss"] is None else f"{job['loss']:.4f}"
-        table.add_row(job["id"], job["name"], job["status"], f"{job['step']}/{job['total_steps']}", loss, job["created_at"])
+        table.add_row(job["id"], escape(job["name"]), job["status"], f"{job['step']}/{job['total_steps']}", loss, job["created_at"])
     out.print(table)
 
 
@@ -166,7 +167,7 @@ def _show(job: dict[str, Any], as_json: bool) -> None:
     if as_json:
         out.print_json(json.dumps(job))
         return
-    out.print(f"[bold]{job['id']}[/]  {job['name']}  {job['status']}  step {job['step']}/{job['total_steps']}", highlight=False)
+    out.print(f"[bold]{job['id']}[/]  {escape(job['name'])}  {job['status']}  step {job['step']}/{job['total_steps']}", highlight=False)
     if job["error"]:
         err.print(f"{job['error']['message']}. {job['error']['hint'] or ''}", style="red", highlight=False, markup=False)
     out.print(f"{settings().url}/jobs/{job['id']}", highlight=False)

@@ -8,9 +8,10 @@ from typing import Any
 
 import httpx
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from models.catalog import merge
 from server.store.settings import settings
@@ -39,13 +40,19 @@ def call(verb: str, path: str, body: Any = None, headers: dict[str, str] | None 
 
 
 def read_job_file(path: Path) -> Any:
-    """A job from JSON or YAML 1.2 (in which 1e-4 is a number and `no` is a word). Raises ApiError naming the line."""
+    """A job from JSON or YAML 1.2 (in which 1e-4 is a number and `no` is a word). Raises ApiError naming the line, or what the
+    file holds that JSON cannot (a date, NaN)."""
     if not path.is_file():
         raise ApiError(f"{path} is missing")
     try:
-        return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8-sig"))
-    except (YAMLError, UnicodeDecodeError) as error:
+        job = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8-sig"))
+        json.dumps(job, allow_nan=False)
+    except MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else "?"
+        raise ApiError(f"{path} is neither JSON nor YAML: line {line}: {error.problem}") from None
+    except (YAMLError, UnicodeDecodeError, TypeError, ValueError) as error:
         raise ApiError(f"{path} is neither JSON nor YAML: {error}") from None
+    return job
 
 
 def read_changes(pairs: list[str]) -> dict[str, Any]:
@@ -102,9 +109,9 @@ def follow(job_id: str, out: Console, as_json: bool = False) -> int:
         TextColumn("loss {task.fields[loss]}"), TextColumn("{task.fields[speed]} steps/s"), TimeRemainingColumn(),
     )  # fmt: skip
     status, newest = "", ""
+    job = call("GET", f"/v1/jobs/{job_id}")
     with Progress(*columns, console=out) as progress:
-        job = call("GET", f"/v1/jobs/{job_id}")
-        bar = progress.add_task(job["name"], total=job["total_steps"], loss="-", speed="-")
+        bar = progress.add_task(escape(job["name"]), total=job["total_steps"], loss="-", speed="-")
         for event in events(job_id):
             data = event["data"]
             if event["type"] == "progress":
@@ -116,7 +123,9 @@ def follow(job_id: str, out: Console, as_json: bool = False) -> int:
             elif event["type"] == "sample" and data["url"] != newest:
                 newest = data["url"]
                 progress.console.print(
-                    f"preview  step {data['step']:>6}  {data['prompt']!r}  {settings().url}{newest}", highlight=False
+                    f"preview  step {data['step']:>6}  {data['prompt']!r}  {settings().url}{newest}",
+                    highlight=False,
+                    markup=False,
                 )
             elif event["type"] == "error":
                 progress.console.print(f"{data['message']}. {data['hint'] or ''}", style="red", highlight=False, markup=False)
@@ -144,7 +153,7 @@ def wait_until_ready(seconds: float) -> bool:
 
 def _http() -> httpx.Client:
     token = settings().token.get_secret_value()
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = {"Authorization": f"Bearer {token}".encode()} if token else {}
     return httpx.Client(base_url=settings().url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
 
 

@@ -34,11 +34,12 @@ class Stop(BaseException):
 
 
 class NonFiniteLoss(UserError):
-    """The loss became NaN or infinite at `step`."""
+    """The loss (or the gradient, which is the loss of the next step) became NaN or infinite at `step`."""
 
-    def __init__(self, step: int, loss: float) -> None:
+    def __init__(self, step: int, loss: float, grad_norm: float) -> None:
+        what = f"gradient's norm became {grad_norm}" if math.isfinite(loss) else f"loss became {loss}"
         super().__init__(
-            f"the loss became {loss} at step {step}; training stopped and the last good save is kept",
+            f"the {what} at step {step}; training stopped and the last good save is kept",
             code="non_finite_loss",
             hint="Lower the learning rate, lengthen the warm-up, or train in fp32; resume goes on from the last good save.",
         )
@@ -99,7 +100,7 @@ class Reporter:
         log.log(getattr(logging, level), message)
 
     def step(self, told: StepTold) -> None:
-        """A step is done. Raises NonFiniteLoss when a loss that is read now was not finite."""
+        """A step is done. Raises NonFiniteLoss when a loss or a gradient that is read now was not finite."""
         self._pending.append(told)
         if time.monotonic() - self._flushed_at >= FLUSH_SECONDS:
             self.flush()
@@ -114,8 +115,8 @@ class Reporter:
         speed = len(self._recent) / max(sum(self._recent), 1e-9)
         self._tell_steps(told, speed)
         for each in told:
-            if not math.isfinite(each["loss"]):
-                raise NonFiniteLoss(each["step"], each["loss"])
+            if not (math.isfinite(each["loss"]) and math.isfinite(each["grad_norm"])):
+                raise NonFiniteLoss(each["step"], each["loss"], each["grad_norm"])
 
     def preview(self, told: PreviewTold, done: int | None = None) -> None:
         """A preview's files are complete. `done` is set by sampling jobs: how many of their pictures there are now."""

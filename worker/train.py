@@ -45,7 +45,7 @@ def train(model: BaseModel, spec: TrainSpec, surveys: list[Survey], reporter: Re
         reporter.phase("training")
 
     try:
-        if state.step % spec.sample.sample_every == 0 and not (state.step == 0 and spec.train.skip_first_sample):
+        if preview_is_due(state.step, spec) and not (state.step == 0 and spec.train.skip_first_sample):
             show(reporter.previews_at(state.step))
         reporter.phase("training")
         for _ in steps(model, spec, state, data, reporter):
@@ -53,13 +53,18 @@ def train(model: BaseModel, spec: TrainSpec, surveys: list[Survey], reporter: Re
                 saver.save(kept=True)
             elif saver.recovery_is_due():
                 saver.save(kept=False)
-            if state.step % spec.sample.sample_every == 0 or state.step == spec.train.steps:
+            if preview_is_due(state.step, spec):
                 reporter.flush()
                 show(set())
     except Stop as stop:
         if stop.wish != "lost" and state.step > saver.saved_step:
             saver.save(kept=stop.wish == "cancel")
         raise
+
+
+def preview_is_due(step: int, spec: TrainSpec) -> bool:
+    """Also asked by a run that goes on from `step`, which may have been cut off amid its previews."""
+    return step % spec.sample.sample_every == 0 or step == spec.train.steps
 
 
 def steps(model: BaseModel, spec: TrainSpec, state: TrainState, data: Batches, reporter: Reporter) -> Iterator[None]:

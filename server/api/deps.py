@@ -187,4 +187,5 @@ def add_problem_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def _bug(_: Request, error: Exception) -> JSONResponse:
         log.error("unexpected error", exc_info=error)
-        return problem(500, "Something is wrong on our side", "An unexpected error; the server's log says more.")
+        guard = {"X-Content-Type-Options": "nosniff"}  # this reply leaves outside of the Gate, which sets it elsewhere
+        return problem(500, "Something is wrong on our side", "An unexpected error; the server's log says more.", headers=guard)

@@ -55,7 +55,7 @@ def client() -> redis.Redis:
 @cache
 def celery() -> Celery:
     """The Celery app: one task, early acknowledgement, no results; a bell expires soon because it is rung again anyway."""
-    app = Celery("safelight", broker=settings().redis_url or f"redis+socket://{socket_path()}")
+    app = Celery("safelight", broker=redis_url().replace("unix://", "redis+socket://", 1))
     app.conf.update(
         task_ignore_result=True,
         task_acks_late=False,

@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
@@ -57,5 +57,9 @@ class Settings(BaseSettings):
 
 @cache
 def settings() -> Settings:
-    """The settings of this process, read once."""
-    return Settings()
+    """The settings of this process, read once. Raises ValueError, in one line, when one of them has no sense."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        faults = [f"SAFELIGHT_{str(fault['loc'][0]).upper()}={fault['input']}: {fault['msg']}" for fault in error.errors()]
+        raise ValueError("; ".join(faults)) from None

@@ -17,7 +17,16 @@ from server.store.tables import File, Job, Status
 
 ARCHS = ["pocket"]
 PNG = b"\x89PNG\r\n\x1a\n picture "
-PREVIEW = {"prompt_index": 0, "prompt": "a", "neg": "", "seed": 1, "width": 32, "height": 32, "guidance_scale": 1.0, "sample_steps": 2}
+PREVIEW = {
+    "prompt_index": 0,
+    "prompt": "a",
+    "neg": "",
+    "seed": 1,
+    "width": 32,
+    "height": 32,
+    "guidance_scale": 1.0,
+    "sample_steps": 2,
+}
 
 
 @pytest.fixture

@@ -83,7 +83,12 @@ def test_previews_and_checkpoints_carry_their_addresses(client, claimed, preview
 
 def test_what_is_not_finite_is_null_and_replies_stay_json(client, claimed) -> None:
     job = claimed()
-    tell_steps(job, {"step": 1, "loss": math.nan, "lr": 1e-3, "nested": [{"x": math.inf}]}, {"step": 2, "loss": -math.inf}, {"step": 3, "loss": 0.5})
+    tell_steps(
+        job,
+        {"step": 1, "loss": math.nan, "lr": 1e-3, "nested": [{"x": math.inf}]},
+        {"step": 2, "loss": -math.inf},
+        {"step": 3, "loss": 0.5},
+    )
     text = client.get(f"/v1/jobs/{job.id}/events?after=3").text
 
     def refuse(word: str) -> None:
@@ -103,7 +108,9 @@ def test_of_a_step_told_twice_the_newest_telling_counts(client, claimed) -> None
     assert again is not None
     tell_steps(again, {"step": 4, "loss": 2.0}, {"step": 5, "loss": 2.0}, {"step": 6, "loss": 2.0})
     assert points(client, job) == [[1, 1.0], [2, 1.0], [3, 1.0], [4, 2.0], [5, 2.0], [6, 2.0]]
-    tellings = [event["data"]["step"] for event in client.get(f"/v1/jobs/{job.id}/events").json()["events"] if event["type"] == "metrics"]
+    tellings = [
+        event["data"]["step"] for event in client.get(f"/v1/jobs/{job.id}/events").json()["events"] if event["type"] == "metrics"
+    ]
     assert tellings == [1, 2, 3, 4, 5, 4, 5, 6]  # both stay
 
 

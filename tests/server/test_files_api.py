@@ -61,7 +61,12 @@ def test_the_newest_preview_has_a_tag_and_is_sent_once(client, claimed, preview)
     assert (answer.headers["safelight-sample-index"], answer.headers["safelight-sample-step"]) == ("1", "1")
     etag = answer.headers["etag"]
     same = latest(client, job.id, etag=etag)
-    assert (same.status_code, same.content, same.headers["etag"], same.headers["safelight-job-status"]) == (304, b"", etag, "preparing")
+    assert (same.status_code, same.content, same.headers["etag"], same.headers["safelight-job-status"]) == (
+        304,
+        b"",
+        etag,
+        "preparing",
+    )
     second = preview(job, 2)
     newer = latest(client, job.id, etag=etag)
     assert (newer.status_code, newer.content) == (200, second)
@@ -133,22 +138,20 @@ def test_weights_are_a_download_and_pictures_are_shown(client, claimed, preview,
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "content", "place"),
+    ("asked", "content", "place"),
     [
-        ("bytes=0-3", 206, b"0123", "bytes 0-3/10"),
-        ("bytes=7-", 206, b"789", "bytes 7-9/10"),
-        ("bytes=-2", 206, b"89", "bytes 8-9/10"),
-        ("bytes=5-99", 206, b"56789", "bytes 5-9/10"),
-        ("bytes=10-", 416, None, "bytes */10"),
+        ("bytes=0-3", b"0123", "bytes 0-3/10"),
+        ("bytes=7-", b"789", "bytes 7-9/10"),
+        ("bytes=-2", b"89", "bytes 8-9/10"),
+        ("bytes=5-99", b"56789", "bytes 5-9/10"),
     ],
 )
-def test_ranges_are_honoured(client, claimed, save, asked, status, content, place) -> None:
+def test_ranges_are_honoured(client, claimed, save, asked, content, place) -> None:
     job = claimed()
     save(job, "weights", "a.bin")
     answer = client.get(f"/v1/jobs/{job.id}/files/a.bin", headers={"Range": asked})
-    assert answer.status_code == status
-    assert answer.headers["content-range"].replace("*/10", "bytes */10").replace("bytes bytes", "bytes") == place
-    assert content is None or answer.content == content
+    assert (answer.status_code, answer.content, answer.headers["content-range"]) == (206, content, place)
+    assert client.get(f"/v1/jobs/{job.id}/files/a.bin", headers={"Range": "bytes=10-"}).status_code == 416
 
 
 def test_a_preview_can_be_read_in_pieces(client, claimed, preview) -> None:

@@ -58,7 +58,10 @@ def test_without_a_key_each_post_is_a_job(client, tiny_job) -> None:
 
 
 def test_another_key_makes_another_job(client, tiny_job) -> None:
-    ids = {client.post("/v1/jobs", json=tiny_job(), headers={"Idempotency-Key": key}).json()["id"] for key in ("a", "A", "ä".encode(), "a b")}
+    ids = {
+        client.post("/v1/jobs", json=tiny_job(), headers={"Idempotency-Key": key}).json()["id"]
+        for key in ("a", "A", "ä".encode(), "a b")
+    }
     assert len(ids) == 4
 
 

@@ -143,7 +143,11 @@ def test_a_doubled_key_is_refused_at_any_depth(client, post, home, tiny_job, pic
 def test_a_number_too_large_to_be_finite_is_refused(client, post, home, tiny_job, pictures) -> None:
     pictures()
     body = check_problem(post(json.dumps(tiny_job()).replace("0.001", "1e999")), 422)
-    assert body["errors"][0] == {"pointer": "/train/lr", "message": "Input should be a finite number, not inf", "suggestion": None}
+    assert body["errors"][0] == {
+        "pointer": "/train/lr",
+        "message": "Input should be a finite number, not inf",
+        "suggestion": None,
+    }
     check_nothing_stored(client, home)
 
 
@@ -189,7 +193,11 @@ def test_validate_tells_the_plan_and_stores_nothing(client, post, pictures, tiny
 
 
 def test_validate_answers_200_also_when_the_job_would_be_refused(post, tiny_job) -> None:
-    for changes, pointer in (({"train.steps": 0}, "/train/steps"), ({"model.arch": "x"}, "/model/arch"), ({}, "/datasets/0/folder_path")):
+    for changes, pointer in (
+        ({"train.steps": 0}, "/train/steps"),
+        ({"model.arch": "x"}, "/model/arch"),
+        ({}, "/datasets/0/folder_path"),
+    ):
         answer = post(tiny_job(**changes), "/v1/jobs/validate")
         assert answer.status_code == 200
         assert answer.json()["ok"] is False
@@ -202,7 +210,14 @@ def test_validate_refuses_what_is_no_job_at_all(post, text) -> None:
 
 
 def test_unknown_places_answer_as_problems(client) -> None:
-    for path in ("/v1/jobs/j_1", "/v1/jobs/j_1/events", "/v1/jobs/j_1/log", "/v1/jobs/j_1/samples/latest", "/v1/archs/x", "/v1/x"):
+    for path in (
+        "/v1/jobs/j_1",
+        "/v1/jobs/j_1/events",
+        "/v1/jobs/j_1/log",
+        "/v1/jobs/j_1/samples/latest",
+        "/v1/archs/x",
+        "/v1/x",
+    ):
         check_problem(client.get(path), 404)
     check_problem(client.put("/v1/jobs", json={}), 405)
     check_problem(client.post("/v1/jobs/j_1/cancel"), 404)
@@ -213,6 +228,10 @@ def test_unknown_places_answer_as_problems(client) -> None:
 def test_numbers_beyond_the_database_are_refused(client, post, pictures, tiny_job) -> None:
     pictures()
     job = post(tiny_job()).json()["links"]
-    for path in ("/v1/jobs?cursor=", "/v1/events?after=", *(f"{job[name]}?after=" for name in ("events", "samples", "metrics", "log"))):
+    for path in (
+        "/v1/jobs?cursor=",
+        "/v1/events?after=",
+        *(f"{job[name]}?after=" for name in ("events", "samples", "metrics", "log")),
+    ):
         check_problem(client.get(f"{path}{10**30}"), 422)
     check_problem(client.get(job["events"], headers={"Last-Event-ID": str(10**30)}), 422)

@@ -144,7 +144,10 @@ def test_cancel_takes_what_has_not_ended(client, job_in, status, then) -> None:
 def test_cancel_refuses_what_has_ended(client, job_in, status) -> None:
     job_id = job_in(status)
     before = client.get(f"/v1/jobs/{job_id}").json()
-    assert refused(client.post(f"/v1/jobs/{job_id}/cancel")) == f"job {job_id} is {status}; only a queued or running job can be canceled"
+    assert (
+        refused(client.post(f"/v1/jobs/{job_id}/cancel"))
+        == f"job {job_id} is {status}; only a queued or running job can be canceled"
+    )
     assert client.get(f"/v1/jobs/{job_id}").json() == before
 
 
@@ -189,7 +192,9 @@ def test_resume_extends_a_succeeded_job_by_more_steps_only(client, job_in) -> No
     assert (job["spec"]["train"]["steps"], job["spec"]["train"]["lr"]) == (9, 1e-3)
 
 
-@pytest.mark.parametrize("patch", [{"model": {"dtype": "fp16"}, "network": {}}, {"network": {"linear": 4}}, {"model": {"name_or_path": "a/b"}}])
+@pytest.mark.parametrize(
+    "patch", [{"model": {"dtype": "fp16"}, "network": {}}, {"network": {"linear": 4}}, {"model": {"name_or_path": "a/b"}}]
+)
 def test_resume_refuses_what_the_saved_weights_depend_on(client, job_in, patch) -> None:
     job_id = job_in("failed")
     assert "cannot change at resume" in refused(client.post(f"/v1/jobs/{job_id}/resume", json=patch))

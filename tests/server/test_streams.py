@@ -19,7 +19,10 @@ def stream(server: Any, path: str, last: str | None = None) -> Iterator[dict[str
     """The messages of one connection, as {"id", "event", "data"}, until it ends."""
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last is not None else {})}
     message: dict[str, str] = {}
-    with httpx.Client(base_url=server.http.base_url, timeout=60, trust_env=False) as http, http.stream("GET", path, headers=headers) as answer:
+    with (
+        httpx.Client(base_url=server.http.base_url, timeout=60, trust_env=False) as http,
+        http.stream("GET", path, headers=headers) as answer,
+    ):
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         for line in answer.iter_lines():
@@ -121,7 +124,11 @@ def test_the_stream_for_lists_carries_every_job_and_goes_on_by_its_own_numbers(s
     jobs.cancel(first)
     job = jobs.claim_next("w", ["pocket"])
     assert job is not None
-    jobs.tell(second, 1, [("log", {"level": "INFO", "message": "not for lists"}), ("metrics", {"step": 1}), ("phase", {"phase": "loading"})])
+    jobs.tell(
+        second,
+        1,
+        [("log", {"level": "INFO", "message": "not for lists"}), ("metrics", {"step": 1}), ("phase", {"phase": "loading"})],
+    )
     preview(job, 1)
     until(lambda: len(follower.seen) == 6, "the stream for lists misses something")
     told = [json.loads(message["data"]) for message in follower.seen[1:]]

@@ -115,3 +115,56 @@ def same() -> Callable[[dict[str, torch.Tensor], dict[str, torch.Tensor]], bool]
         return set(one) == set(other) and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
     return compare
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Callable[..., Any]:
+    """`scripted("run", stop_at=("step", 5))`: a Reporter that keeps what it is told and asks the run to stop when it hears that.
+
+    What it hears: ("phase", name), ("step", number), ("loss", value), ("preview", step, prompt index), ("saved", bundle name).
+    A second one with the same folder goes on from what is saved there; `done` is how many pictures a sampling job has already.
+    """
+    from worker.report import PreviewTold, Reporter, StepTold, Stop
+
+    class Scripted(Reporter):
+        def __init__(
+            self, folder: str = "run", stop_at: tuple[Any, ...] | None = None, wish: str = "requeue", done: int = 0
+        ) -> None:
+            super().__init__(tmp_path / folder, 1)
+            self.told: list[tuple[Any, ...]] = []
+            self.stop_at, self.wish, self.pictures_done = stop_at, wish, done
+            self.wished = False
+
+        def hear(self, *what: Any) -> None:
+            self.told.append(what)
+            self.wished = self.wished or what == self.stop_at
+
+        def heard(self, kind: str) -> list[Any]:
+            return [rest[0] if len(rest) == 1 else tuple(rest) for what, *rest in self.told if what == kind]
+
+        def check(self) -> None:
+            if self.wished:
+                raise Stop(self.wish)  # type: ignore[arg-type]
+
+        def phase(self, phase: Any, *_: Any) -> None:
+            self.hear("phase", phase)
+
+        def step(self, told: StepTold) -> None:
+            self.hear("loss", float(told.loss))
+            self.hear("step", told.step)
+            super().step(told)
+
+        def preview(self, told: PreviewTold, *_: Any) -> None:
+            self.hear("preview", told.record["step"], told.record["prompt_index"])
+
+        def saved(self, bundle: Path, step: int, weights: Path | None) -> None:
+            super().saved(bundle, step, weights)
+            self.hear("saved", bundle.name)
+
+        def previews_at(self, step: int) -> set[int]:
+            return {int(path.stem.split("_")[1]) for path in self.workdir.glob(f"samples/{step:09d}_*.png")}
+
+        def done(self) -> int:
+            return self.pictures_done
+
+    return Scripted

@@ -1,11 +1,16 @@
 /** Around every input: its name, the dot that tells it apart from the preset, its help and its findings. */
 import type { FieldTemplateProps, FormContextType, RJSFSchema } from '@rjsf/utils';
 import { formatJson } from '../lib/format';
-import { POINTER, type FormContext } from './context';
+import { useEffect } from 'react';
+import { POINTER, useFields } from './context';
 
-export function FieldTemplate({ id, schema, children, registry }: FieldTemplateProps<unknown, RJSFSchema, FormContextType>) {
-  const { facts, reset, removeItem, apply } = registry.formContext as FormContext;
+export function FieldTemplate({ id, schema, children }: FieldTemplateProps<unknown, RJSFSchema, FormContextType>) {
+  const { facts, reset, removeItem, apply } = useFields();
   const fact = facts.get(String((schema as Record<string, unknown>)[POINTER] ?? ''));
+  // Mantine's inputs know only descriptions that they draw themselves and drop any other aria-describedby.
+  useEffect(() => {
+    if (fact) document.getElementById(id)?.setAttribute('aria-describedby', `${id}-help`);
+  });
   if (!fact) return children; // the object around the fields of a section
   const { leaf, label, changed, presetValue, problems, warnings } = fact;
   const wide = leaf.widget === 'textarea' || leaf.widget === 'path';

@@ -6,7 +6,7 @@ import validator from '@rjsf/validator-ajv8';
 import { memo, useMemo } from 'react';
 import type { Json, JsonObject } from '../api/types';
 import { getAt, sameJson } from '../lib/pointer';
-import { POINTER, type FieldFacts, type FormActions, type FormContext } from './context';
+import { FieldsContext, POINTER, type FieldFacts, type FormActions } from './context';
 import { FieldTemplate } from './FieldTemplate';
 import type { Leaf } from './leaves';
 import { CheckboxWidget, JsonField, ListField, SelectWidget, TextareaWidget, TextWidget } from './widgets';
@@ -52,36 +52,36 @@ function SectionFormRender({ leaves, spec, facts, actions, onChange }: SectionFo
     };
   }, [names]); // eslint-disable-line -- the same pointers under the same schema draw the same inputs
   const values = Object.fromEntries(leaves.map((leaf) => [leaf.pointer, valueOf(leaf, spec)]));
-  const context: FormContext = { facts, ...actions };
   return (
-    <ThemedForm
-      tagName="div"
-      idPrefix="field"
-      idSeparator=""
-      schema={schema}
-      uiSchema={uiSchema}
-      formData={values}
-      formContext={context}
-      validator={validator}
-      // The server is the one judge of a job: its plan says at each field what is wrong.
-      noValidate
-      noHtml5Validate
-      showErrorList={false}
-      templates={TEMPLATES}
-      widgets={WIDGETS}
-      fields={FIELDS}
-      experimental_defaultFormStateBehavior={{ emptyObjectFields: 'skipDefaults' }}
-      experimental_componentUpdateStrategy="always"
-      onChange={({ formData }) => {
-        for (const leaf of leaves) {
-          const next = (formData as JsonObject)[leaf.pointer];
-          if (!sameJson(next, values[leaf.pointer])) onChange(leaf, next);
-        }
-      }}
-    >
-      {/* a child in place of rjsf's own submit button */}
-      <span hidden />
-    </ThemedForm>
+    <FieldsContext value={{ facts, ...actions }}>
+      <ThemedForm
+        tagName="div"
+        idPrefix="field"
+        idSeparator=""
+        schema={schema}
+        uiSchema={uiSchema}
+        formData={values}
+        validator={validator}
+        // The server is the one judge of a job: its plan says at each field what is wrong.
+        noValidate
+        noHtml5Validate
+        showErrorList={false}
+        templates={TEMPLATES}
+        widgets={WIDGETS}
+        fields={FIELDS}
+        experimental_defaultFormStateBehavior={{ emptyObjectFields: 'skipDefaults' }}
+        experimental_componentUpdateStrategy="always"
+        onChange={({ formData }) => {
+          for (const leaf of leaves) {
+            const next = (formData as JsonObject)[leaf.pointer];
+            if (!sameJson(next, values[leaf.pointer])) onChange(leaf, next);
+          }
+        }}
+      >
+        {/* a child in place of rjsf's own submit button */}
+        <span hidden />
+      </ThemedForm>
+    </FieldsContext>
   );
 }
 

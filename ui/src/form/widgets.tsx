@@ -6,20 +6,18 @@ import { useEffect, useState } from 'react';
 import type { Json } from '../api/types';
 import { formatJson } from '../lib/format';
 import { sameJson } from '../lib/pointer';
-import { POINTER, type FieldFacts, type FormContext } from './context';
+import { POINTER, useFields, type FieldFacts } from './context';
 
-function factsOf(registry: WidgetProps['registry'], schema: WidgetProps['schema']): FieldFacts {
-  const facts = (registry.formContext as FormContext).facts.get(String((schema as Record<string, unknown>)[POINTER]));
+function useFacts(schema: WidgetProps['schema']): FieldFacts {
+  const facts = useFields().facts.get(String((schema as Record<string, unknown>)[POINTER]));
   if (!facts) throw new Error(`no facts for ${String((schema as Record<string, unknown>)[POINTER])}`);
   return facts;
 }
 
-const shared = (id: string, { problems, label }: FieldFacts) => ({
+const shared = (id: string, { problems }: FieldFacts) => ({
   id,
-  'aria-describedby': `${id}-help`,
   'aria-invalid': problems.length > 0 || undefined,
   error: problems.length > 0,
-  'data-label': label,
 });
 
 /** The unit stands inside the input, at its end. */
@@ -46,8 +44,8 @@ function readNumber(text: string, nullable: boolean): Json | undefined {
   return Number.isFinite(number) ? number : text;
 }
 
-export function TextWidget({ id, value, schema, onChange, registry }: WidgetProps) {
-  const facts = factsOf(registry, schema);
+export function TextWidget({ id, value, schema, onChange }: WidgetProps) {
+  const facts = useFacts(schema);
   const { nullable, schema: own } = facts.leaf;
   const numeric = own.type === 'number' || own.type === 'integer';
   const read = (text: string): Json | undefined => (numeric ? readNumber(text, nullable) : text === '' && nullable ? null : text);
@@ -69,8 +67,8 @@ export function TextWidget({ id, value, schema, onChange, registry }: WidgetProp
   );
 }
 
-export function TextareaWidget({ id, value, schema, onChange, registry }: WidgetProps) {
-  const facts = factsOf(registry, schema);
+export function TextareaWidget({ id, value, schema, onChange }: WidgetProps) {
+  const facts = useFacts(schema);
   return (
     <Textarea
       {...shared(id, facts)}
@@ -86,8 +84,8 @@ export function TextareaWidget({ id, value, schema, onChange, registry }: Widget
 
 const NONE = '\u0000none';
 
-export function SelectWidget({ id, value, schema, onChange, registry }: WidgetProps) {
-  const facts = factsOf(registry, schema);
+export function SelectWidget({ id, value, schema, onChange }: WidgetProps) {
+  const facts = useFacts(schema);
   const { nullable, defaultValue, schema: own } = facts.leaf;
   const options = Array.isArray(own.enum) ? own.enum : [];
   const current = value === undefined ? defaultValue : (value as Json);
@@ -108,16 +106,16 @@ export function SelectWidget({ id, value, schema, onChange, registry }: WidgetPr
   );
 }
 
-export function CheckboxWidget({ id, value, schema, onChange, registry }: WidgetProps) {
-  const facts = factsOf(registry, schema);
+export function CheckboxWidget({ id, value, schema, onChange }: WidgetProps) {
+  const facts = useFacts(schema);
   const { error: _error, ...rest } = shared(id, facts);
   const on = value === undefined ? facts.leaf.defaultValue === true : value === true;
   return <Switch {...rest} className="field-switch" checked={on} onChange={(event) => onChange(event.currentTarget.checked)} size="md" />;
 }
 
 /** A list of plain values on one line: "512, 768". */
-export function ListField({ fieldPathId, formData, schema, onChange, registry }: FieldProps) {
-  const facts = factsOf(registry, schema);
+export function ListField({ fieldPathId, formData, schema, onChange }: FieldProps) {
+  const facts = useFacts(schema);
   const items = facts.leaf.schema.items as { type?: string } | undefined;
   const numeric = items?.type === 'number' || items?.type === 'integer';
   const read = (text: string): Json => {
@@ -143,8 +141,8 @@ export function ListField({ fieldPathId, formData, schema, onChange, registry }:
 }
 
 /** Anything that has no input of its own (free objects, unions) is written as JSON. */
-export function JsonField({ fieldPathId, formData, schema, onChange, registry }: FieldProps) {
-  const facts = factsOf(registry, schema);
+export function JsonField({ fieldPathId, formData, schema, onChange }: FieldProps) {
+  const facts = useFacts(schema);
   const read = (text: string): Json | undefined => {
     if (text.trim() === '') return facts.leaf.nullable ? null : undefined;
     try {

@@ -60,35 +60,35 @@ export function Viewer({ grid, sample, onShow, onClose }: ViewerProps) {
   return (
     <Modal.Root opened onClose={onClose} fullScreen padding={0} transitionProps={{ duration: 0 }} classNames={{ body: 'viewer', content: 'viewer-content' }}>
       <Modal.Content aria-label={`Preview: ${sample.prompt || 'no prompt'}, step ${sample.step}`}>
-      <Modal.Body>
-      <div className="viewer-space" ref={ref}>
-        {width > 0 && (
-          <LastingImage
-            src={sample.url}
-            alt={`${sample.prompt || 'No prompt'}, step ${sample.step}`}
-            className={shown >= 4 * sample.width ? 'crisp' : undefined}
-            style={{ width: shown, height: shown / ratio }}
-          />
-        )}
-      </div>
-      <div className="viewer-panel">
-        <div className="viewer-top">
-          <p className="viewer-prompt">{sample.prompt || 'No prompt'}</p>
-          <ActionIcon variant="default" size={36} aria-label="Close" onClick={onClose} data-autofocus><CloseIcon /></ActionIcon>
-        </div>
-        <dl className="viewer-facts">
-          {facts.map(([name, value]) => value !== null && <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}
-        </dl>
-        <div className="row viewer-actions">
-          {MOVES.map(([direction, label, Icon]) => (
-            <ActionIcon key={direction} variant="default" size={36} disabled={!next[direction]} aria-label={label} onClick={() => next[direction] && onShow(next[direction])}>
-              <Icon />
-            </ActionIcon>
-          ))}
-          <Button component="a" href={sample.url} download={`${sample.prompt.slice(0, 40).replace(/[^\w-]+/g, '-') || 'preview'}-step-${sample.step}`} variant="default" leftSection={<DownloadIcon size={16} />}>Download</Button>
-        </div>
-      </div>
-      </Modal.Body>
+        <Modal.Body>
+          <div className="viewer-space" ref={ref}>
+            {width > 0 && (
+              <LastingImage
+                src={sample.url}
+                alt={`${sample.prompt || 'No prompt'}, step ${sample.step}`}
+                className={shown >= 4 * sample.width ? 'crisp' : undefined}
+                style={{ width: shown, height: shown / ratio }}
+              />
+            )}
+          </div>
+          <div className="viewer-panel">
+            <div className="viewer-top">
+              <p className="viewer-prompt">{sample.prompt || 'No prompt'}</p>
+              <ActionIcon variant="default" size={36} aria-label="Close" onClick={onClose} data-autofocus><CloseIcon /></ActionIcon>
+            </div>
+            <dl className="viewer-facts">
+              {facts.map(([name, value]) => value !== null && <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}
+            </dl>
+            <div className="row viewer-actions">
+              {MOVES.map(([direction, label, Icon]) => (
+                <ActionIcon key={direction} variant="default" size={36} disabled={!next[direction]} aria-label={label} onClick={() => next[direction] && onShow(next[direction])}>
+                  <Icon />
+                </ActionIcon>
+              ))}
+              <Button component="a" href={sample.url} download={`${sample.prompt.slice(0, 40).replace(/[^\w-]+/g, '-') || 'preview'}-step-${sample.step}`} variant="default" leftSection={<DownloadIcon size={16} />}>Download</Button>
+            </div>
+          </div>
+        </Modal.Body>
       </Modal.Content>
     </Modal.Root>
   );
