@@ -8,31 +8,26 @@ it) and the seconds from the kill to the first step that was told afterwards.
 """
 
 import argparse
-import contextlib
 import json
-import os
 import random
-import signal
-import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import torch
-from PIL import Image
 from safetensors.torch import load_file
+from stack import SETTLE_SECONDS, environment, make_pictures, spread, started, wait
 
 STEPS = 300
 KILLS_PER_JOB = 5
 LONGEST_SECONDS = 6.0  # a kill comes so long after the attempt's first step, at most
-SETTLE_SECONDS = 180
+ENDED = ("succeeded", "failed", "canceled")
 JOB = {
     "kind": "train",
     "name": "kill",
@@ -61,13 +56,13 @@ def main(num_kills: int, seed: int) -> dict[str, Any]:
                     if not kill(up, http, job_id, attempt, what, draw.uniform(0, LONGEST_SECONDS)):
                         break
                     kills.append({"job": job_id, "attempt": attempt, "killed": what, "at": time.time()})
-                wait(lambda job_id=job_id: status(http, job_id) in ("succeeded", "failed", "canceled"), "the job did not end")
+                wait(lambda job_id=job_id: status(http, job_id) in ENDED, "the job did not end")
             return judge(http, home, jobs, kills, undisturbed)
 
 
 def kill(up: psutil.Process, http: httpx.Client, job_id: str, attempt: int, what: str, seconds: float) -> bool:
     """Kill `seconds` after the attempt told its first step; False when the job ended before that."""
-    wait(lambda: told(http, job_id, attempt) or status(http, job_id) == "succeeded", f"attempt {attempt} did no step")
+    wait(lambda: told(http, job_id, attempt) or status(http, job_id) in ENDED, f"attempt {attempt} did no step")
     time.sleep(seconds)
     if status(http, job_id) != "running":
         return False
@@ -76,7 +71,9 @@ def kill(up: psutil.Process, http: httpx.Client, job_id: str, attempt: int, what
     return True
 
 
-def judge(http: httpx.Client, home: Path, jobs: list[str], kills: list[dict[str, Any]], undisturbed: dict[str, Any]) -> dict[str, Any]:
+def judge(
+    http: httpx.Client, home: Path, jobs: list[str], kills: list[dict[str, Any]], undisturbed: dict[str, Any]
+) -> dict[str, Any]:
     gapless, equal = [], []
     ended = {job_id: http.get(f"/v1/jobs/{job_id}").json() for job_id in jobs}
     failed = [job["error"] for job in ended.values() if job["status"] != "succeeded"]
@@ -87,12 +84,14 @@ def judge(http: httpx.Client, home: Path, jobs: list[str], kills: list[dict[str,
         gapless.append(sorted({event["data"]["step"] for event in events}) == list(range(1, STEPS + 1)))
         weights = load_file(next((home / "jobs" / job_id).rglob(f"step_*/*_{STEPS:09d}.safetensors")))
         equal.append(set(weights) == set(undisturbed) and all(torch.equal(weights[name], undisturbed[name]) for name in weights))
-    repeated = [repeated_seconds(metrics(http, each["job"]), each["attempt"]) for each in kills]
-    back = [back_seconds(metrics(http, each["job"]), each) for each in kills]
+    amid = [each for each in kills if told(http, each["job"], each["attempt"] + 1)]
+    repeated = [repeated_seconds(metrics(http, each["job"]), each["attempt"]) for each in amid]
+    back = [back_seconds(metrics(http, each["job"]), each) for each in amid]
     return {
         "kills": len(kills),
         "of_trainer": sum(each["killed"] == "trainer" for each in kills),
         "of_worker": sum(each["killed"] == "worker" for each in kills),
+        "after_the_last_step": len(kills) - len(amid),
         "jobs": len(jobs),
         "all_succeeded": True,
         "steps_gapless": all(gapless),
@@ -109,15 +108,8 @@ def repeated_seconds(events: list[dict[str, Any]], attempt: int) -> float:
 
 
 def back_seconds(events: list[dict[str, Any]], kill: dict[str, Any]) -> float:
-    from datetime import datetime
-
     first = min(datetime.fromisoformat(event["time"]).timestamp() for event in events if event["attempt"] == kill["attempt"] + 1)
     return first - kill["at"]
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    cut = statistics.quantiles(values, n=20, method="inclusive")
-    return {"p50": round(statistics.median(values), 3), "p95": round(cut[18], 3), "max": round(max(values), 3)}
 
 
 def metrics(http: httpx.Client, job_id: str) -> list[dict[str, Any]]:
@@ -133,60 +125,12 @@ def status(http: httpx.Client, job_id: str) -> str:
     return str(http.get(f"/v1/jobs/{job_id}").json()["status"])
 
 
-def make_pictures(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    for index in range(4):
-        Image.new("RGB", (32, 32), (60 * index, 255 - 60 * index, 128)).save(folder / f"{index}.png")
-        (folder / f"{index}.txt").write_text(f"colour {index}")
-
-
 def run_alone(home: Path, folder: Path) -> dict[str, Any]:
     """The weights of the same job with no server and no kills."""
     (folder / "job.json").write_text(json.dumps(JOB))
     command = [sys.executable, "-m", "worker.run", str(folder / "job.json"), str(folder / "alone")]
     subprocess.run(command, env=environment(home), check=True, capture_output=True, timeout=SETTLE_SECONDS)
     return load_file(next((folder / "alone").rglob(f"step_*/*_{STEPS:09d}.safetensors")))
-
-
-@contextlib.contextmanager
-def started(home: Path, command: str = "up", **env: str) -> Iterator[tuple[psutil.Process, httpx.Client]]:
-    """`safelight up` (or another command) on a free port, and a client for it; stopped at the end."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    log = (home.parent / "up.log").open("ab")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "server.cli", command],
-        env={**environment(home), "SAFELIGHT_PORT": port, **env}, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as http:
-            wait(lambda: is_ready(http), f"the server did not become ready: {log.name}")
-            yield psutil.Process(process.pid), http
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(SETTLE_SECONDS)
-        log.close()
-
-
-def environment(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SAFELIGHT_")}
-    return {**kept, "OMP_NUM_THREADS": "1", "SAFELIGHT_HOME": str(home), "SAFELIGHT_DATA_ROOTS": str(home), "SAFELIGHT_LEASE_SECONDS": "5"}
-
-
-def is_ready(http: httpx.Client) -> bool:
-    try:
-        return http.get("/readyz").status_code == 200
-    except httpx.HTTPError:
-        return False
-
-
-def wait(condition: Callable[[], bool], complaint: str) -> None:
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(complaint)
-        time.sleep(0.02)
 
 
 if __name__ == "__main__":

@@ -26,16 +26,20 @@ class ApiError(Exception):
     """The server's refusal, as one readable text."""
 
 
+class NoAnswer(ApiError):
+    """No server answered, or it could not just now: to try again makes sense."""
+
+
 def call(verb: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
     """One request; the parsed answer. Raises ApiError with the server's words."""
     try:
         answer = _http().request(verb, path, json=body, headers=headers)
     except httpx.ConnectError:
-        raise ApiError(f"no server at {settings().url}; start one with 'safelight up'") from None
+        raise NoAnswer(f"no server at {settings().url}; start one with 'safelight up'") from None
     except httpx.HTTPError as error:
-        raise ApiError(f"{settings().url} did not answer: {error}") from None
+        raise NoAnswer(f"{settings().url} did not answer: {error}") from None
     if answer.status_code >= 400:
-        raise ApiError(_explain(answer))
+        raise (NoAnswer if answer.status_code >= 500 else ApiError)(_explain(answer))
     return answer.json() if answer.content else None
 
 
@@ -82,22 +86,19 @@ def events(job_id: str) -> Iterator[dict[str, Any]]:
     while True:
         try:
             page = call("GET", f"/v1/jobs/{job_id}/events?after={after}&wait={POLL_SECONDS}")
-        except ApiError:
-            call_job = _try_job(job_id)
-            if call_job == "missing":
-                raise
+            job = None if page["events"] else call("GET", f"/v1/jobs/{job_id}")
+        except NoAnswer:
             time.sleep(RETRY_SECONDS)
             continue
         yield from page["events"]
         after = page["next_after"]
-        if not page["events"]:
-            job = call("GET", f"/v1/jobs/{job_id}")
-            if job["status"] in ENDED and job["last_seq"] <= after:
-                return
+        if job and job["status"] in ENDED and job["last_seq"] <= after:
+            return
 
 
 def follow(job_id: str, out: Console, as_json: bool = False) -> int:
     """Show a job until it ends; 0 if it succeeded. Times are not shown for steps that are already past."""
+    job = call("GET", f"/v1/jobs/{job_id}")  # at the beginning there must be a server; later it may come and go
     if as_json:
         status = ""
         for event in events(job_id):
@@ -109,7 +110,6 @@ def follow(job_id: str, out: Console, as_json: bool = False) -> int:
         TextColumn("loss {task.fields[loss]}"), TextColumn("{task.fields[speed]} steps/s"), TimeRemainingColumn(),
     )  # fmt: skip
     status, newest = "", ""
-    job = call("GET", f"/v1/jobs/{job_id}")
     with Progress(*columns, console=out) as progress:
         bar = progress.add_task(escape(job["name"]), total=job["total_steps"], loss="-", speed="-")
         for event in events(job_id):
@@ -153,16 +153,8 @@ def wait_until_ready(seconds: float) -> bool:
 
 def _http() -> httpx.Client:
     token = settings().token.get_secret_value()
-    headers = {"Authorization": f"Bearer {token}".encode()} if token else {}
+    headers = {b"Authorization": f"Bearer {token}".encode()} if token else {}
     return httpx.Client(base_url=settings().url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
-
-
-def _try_job(job_id: str) -> str:
-    """ "missing" when the server says so; "unknown" when it does not answer."""
-    try:
-        return "there" if _http().get(f"/v1/jobs/{job_id}").status_code != 404 else "missing"
-    except httpx.HTTPError:
-        return "unknown"
 
 
 def _explain(answer: httpx.Response) -> str:

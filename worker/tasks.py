@@ -3,8 +3,11 @@
 torch is imported here, inside the task, and nowhere in the parent: torch used before a fork deadlocks the children.
 """
 
+import ctypes
 import logging
 import os
+import signal
+import sys
 import threading
 import traceback
 from typing import Any
@@ -20,6 +23,7 @@ from server.store.tables import Job, Status
 log = logging.getLogger(__name__)
 
 TRACEBACK_CHARACTERS = 8000
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Child:
@@ -116,6 +120,8 @@ def _error(code: str, message: str, hint: str | None = None) -> dict[str, Any]:
 
 
 def after_fork(**_: Any) -> None:
-    """A pool child starts with connections of its own."""
+    """A pool child starts with connections of its own, and never outlives its parent, however that ends."""
     forget()
     broker.client.cache_clear()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -14,6 +14,7 @@ from server.api.deps import ALL, LARGEST, WakesDep
 from server.api.shapes import EventPage, Metrics, event_view
 from server.store import events, jobs
 from server.store.engine import reading
+from server.store.jobs import NotFound
 from server.store.tables import ENDED, Event
 
 router = APIRouter(prefix="/v1", tags=["events"])
@@ -85,7 +86,10 @@ async def _job_stream(job_id: str, wakes: WakesDep, seen: int) -> AsyncIterator[
         yield ServerSentEvent(comment="open", retry=RETRY_MILLISECONDS)
         while True:
             waiter.expect()
-            rows, ended = await asyncio.to_thread(_after, job_id, seen, PAGE)
+            try:
+                rows, ended = await asyncio.to_thread(_after, job_id, seen, PAGE)
+            except NotFound:  # deleted meanwhile
+                rows, ended = [], True
             for row in rows:
                 seen = row.seq
                 yield _message(row, seen)

@@ -47,13 +47,14 @@ async def latest(
 ) -> Response:
     """The newest preview's bytes. `wait` holds the call until one newer than `If-None-Match` exists, or the job has ended, so a
     plain loop of curl follows a job; `Safelight-Job-Status` tells it when to stop."""
+    known = {tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")}  # a proxy may have made it weak
     deadline = time.monotonic() + wait
     with wakes.listen(job_id) as waiter:
         while True:
             waiter.expect()
             job, row = await asyncio.to_thread(_job_and_newest, job_id, prompt_index)
             etag = f'"{row.number}"' if row else None
-            fresh = row is not None and etag != if_none_match
+            fresh = etag is not None and etag not in known
             left = deadline - time.monotonic()
             if fresh or job.status in ENDED or left <= 0 or await request.is_disconnected():
                 break

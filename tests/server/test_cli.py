@@ -59,6 +59,7 @@ def test_commands_without_a_server_say_so_in_one_line(safelight, tmp_path, tiny_
         ["cancel", "j_1"],
         ["resume", "j_1"],
         ["follow", "j_1"],
+        ["follow", "j_1", "--json"],
         ["submit", str(tmp_path / "job.json")],
     ):
         code, out, err = safelight(*command)

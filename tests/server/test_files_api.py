@@ -67,6 +67,8 @@ def test_the_newest_preview_has_a_tag_and_is_sent_once(client, claimed, preview)
         etag,
         "preparing",
     )
+    for known in (f"W/{etag}", f'"9", {etag}', f'"9",W/{etag}'):
+        assert latest(client, job.id, etag=known).status_code == 304
     second = preview(job, 2)
     newer = latest(client, job.id, etag=etag)
     assert (newer.status_code, newer.content) == (200, second)

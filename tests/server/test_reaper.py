@@ -4,6 +4,7 @@ import pytest
 
 from server.reaper import Reaper
 from server.store import broker, jobs, workers
+from server.store.settings import settings
 from server.store.tables import Worker
 from server.store.workers import Pulse
 
@@ -12,6 +13,7 @@ from server.store.workers import Pulse
 def reaper(migrated, monkeypatch) -> Reaper:
     """A reaper that is not started: tests sweep by hand. A tenth of a second of silence is enough."""
     monkeypatch.setenv("SAFELIGHT_LEASE_SECONDS", "0.1")
+    settings.cache_clear()
     return Reaper()
 
 

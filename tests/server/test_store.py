@@ -252,5 +252,6 @@ def test_an_error_is_stored_told_and_shown(claimed) -> None:
     error = {"code": "no_space", "message": "no space left", "hint": "free some", "traceback": "Traceback ..."}
     rows = jobs.finish(job.id, 1, Status.FAILED, error)
     assert jobs.get(job.id).error == error
-    assert [(row.type, row.data) for row in rows][0] == ("error", error)
+    assert [row.type for row in rows] == ["error", "status"]
+    assert rows[0].data == error
     assert json.loads(json.dumps(rows[1].data["error"])) == {key: error[key] for key in ("code", "message", "hint")}

@@ -26,7 +26,7 @@ def stream(server: Any, path: str, last: str | None = None) -> Iterator[dict[str
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         for line in answer.iter_lines():
-            field, colon, value = line.partition(": ")
+            field, _, value = line.partition(": ")
             if field in ("id", "event", "data"):
                 message[field] = value
             elif not line and message:
@@ -112,6 +112,17 @@ def test_a_stream_is_live(server, claimed, preview, follow, until) -> None:
     broker.publish(jobs.finish(job.id, 1, Status.SUCCEEDED))
     follower.join(60)
     assert [message["event"] for message in follower.seen[-2:]] == ["status", "end"]
+
+
+def test_a_stream_ends_when_its_job_is_deleted(server, add, follow, until) -> None:
+    job_id = add()
+    follower = follow(f"/v1/jobs/{job_id}/events")
+    until(lambda: follower.ids() == [1], "the stream does not begin")
+    assert server.http.delete(f"/v1/jobs/{job_id}").status_code == 204
+    follower.join(60)
+    assert [message["event"] for message in follower.seen] == ["status", "end"]
+    assert follower.num_breaks == 0
+    assert "Traceback" not in server.log.read_text()
 
 
 def test_the_stream_for_lists_carries_every_job_and_goes_on_by_its_own_numbers(server, add, preview, follow, until) -> None:
