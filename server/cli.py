@@ -90,7 +90,9 @@ def jobs(as_json: AsJson = False, limit: int = 20) -> None:
     table = Table(Column("id", no_wrap=True), "name", "status", "step", "loss", "created", box=None)
     for job in answer["jobs"]:
         loss = "" if job["loss"] is None else f"{job['loss']:.4f}"
-        table.add_row(job["id"], escape(job["name"]), job["status"], f"{job['step']}/{job['total_steps']}", loss, job["created_at"])
+        table.add_row(
+            job["id"], escape(job["name"]), job["status"], f"{job['step']}/{job['total_steps']}", loss, job["created_at"]
+        )
     out.print(table)
 
 
@@ -167,7 +169,9 @@ def _show(job: dict[str, Any], as_json: bool) -> None:
     if as_json:
         out.print_json(json.dumps(job))
         return
-    out.print(f"[bold]{job['id']}[/]  {escape(job['name'])}  {job['status']}  step {job['step']}/{job['total_steps']}", highlight=False)
+    out.print(
+        f"[bold]{job['id']}[/]  {escape(job['name'])}  {job['status']}  step {job['step']}/{job['total_steps']}", highlight=False
+    )
     if job["error"]:
         err.print(f"{job['error']['message']}. {job['error']['hint'] or ''}", style="red", highlight=False, markup=False)
     out.print(f"{settings().url}/jobs/{job['id']}", highlight=False)

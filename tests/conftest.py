@@ -121,7 +121,12 @@ class Stack:
     def start(self) -> "Stack":
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "server.cli", self.command], env=self.env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                [sys.executable, "-m", "server.cli", self.command],
+                env=self.env,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         eventually(self.ready, f"the server did not become ready; see {self.log}")
         return self
@@ -152,7 +157,11 @@ class Stack:
         def reached() -> bool:
             return self.job(job_id)["status"] in statuses
 
-        eventually(reached, f"job {job_id} did not become {' or '.join(statuses)}", lambda: str(self.job(job_id)) + self.log.read_text()[-3000:])
+        eventually(
+            reached,
+            f"job {job_id} did not become {' or '.join(statuses)}",
+            lambda: str(self.job(job_id)) + self.log.read_text()[-3000:],
+        )
         return self.job(job_id)
 
 

@@ -13,7 +13,13 @@ def test_shell_lines_work_verbatim(stack, tmp_path: Path) -> None:
     script = "\n".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
     up = stack()
     ran = subprocess.run(
-        ["sh", "-eu"], input=script.replace(PORT, str(up.port)), cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False
+        ["sh", "-eu"],
+        input=script.replace(PORT, str(up.port)),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     previews = sorted(int(path.stem.split("-")[1]) for path in tmp_path.glob("preview-*.png"))
