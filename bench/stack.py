@@ -20,7 +20,8 @@ SETTLE_SECONDS = 180
 
 @contextlib.contextmanager
 def started(home: Path, command: str = "up", **env: str) -> Iterator[tuple[psutil.Process, httpx.Client]]:
-    """`safelight up` (or another command) on a free port, and a client for it; stopped at the end."""
+    """`safelight up` (or another command) on a free port, and a client for it; stopped at the end, also of a SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
