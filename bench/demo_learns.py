@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from models import catalog
-from models.base import GenerateConfig, generate_images
+from models.batch import GenerateImageConfig
 from models.datasets import pictures, read_caption
 from worker.data.decode import pixels
 from worker.run import Places, load_model
@@ -32,12 +32,14 @@ def retrieval(checkpoint: Path, folder: Path, num_captions: int = NUM_CAPTIONS, 
     model = load_model(spec, Places(model=checkpoint), "cpu")
     chosen = list(range(0, len(paths), max(1, len(paths) // num_captions)))[:num_captions]
     wanted = [
-        GenerateConfig(captions[i], width=SIZE, height=SIZE, seed=seed + i, guidance_scale=GUIDANCE, num_inference_steps=STEPS)
+        GenerateImageConfig(
+            captions[i], width=SIZE, height=SIZE, seed=seed + i, guidance_scale=GUIDANCE, num_inference_steps=STEPS
+        )
         for i in chosen
     ]
     embeds = {text: model.encode_prompt(text) for text in {"", *(config.prompt for config in wanted)}}
     right = 0
-    for i, image in zip(chosen, generate_images(model, wanted, embeds), strict=True):
+    for i, image in zip(chosen, model.generate_images(wanted, lambda c: (embeds[c.prompt], embeds[""])), strict=True):
         made = torch.tensor(list(image.get_flattened_data()), dtype=torch.float32).T.reshape(1, -1) / 127.5 - 1
         right += int(torch.cdist(made, known).argmin()) == i
     return right / len(chosen)

@@ -17,12 +17,17 @@ class Preset(Spec):
     spec: dict[str, Any]
 
 
+Capability = Literal["from_scratch", "vae", "edit", "multi_reference", "video", "i2v", "audio", "multistage", "training_adapter"]
+
+
 class Arch(Spec):
     """One trainable architecture.
 
     `code` names the BaseModel subclass as `package.module:Class`; only the worker imports it. `defaults` replaces defaults of
     the job schema for this arch, nested as in a job (`{"sample": {"width": 32}}`; for a list of objects, those of its items).
     `bucket_divisibility` is the pixel multiple of widths and heights and equals the model's `get_bucket_divisibility()`.
+    `capabilities` open the keys of a job that need them. `random_init` allows `name_or_path: random`; `trains_all_weights` is False
+    where only adapters can be trained.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")
@@ -30,12 +35,13 @@ class Arch(Spec):
     description: str
     kind: Literal["t2i", "edit", "t2v", "i2v", "audio"] = "t2i"
     modality: Literal["image", "video", "audio"] = "image"
-    capabilities: tuple[str, ...] = ()
+    capabilities: tuple[Capability, ...] = ()
     code: str = Field(pattern=r"^[\w.]+:\w+$")
     options: type[Spec] = NoOptions
     adapters: tuple[str, ...] = ("lora",)
     template_support: bool = False
     bucket_divisibility: int = Field(ge=1)
     random_init: bool = False
+    trains_all_weights: bool = True
     defaults: Mapping[str, Any] = {}
     presets: tuple[Preset, ...] = ()

@@ -2,57 +2,60 @@
 
 Method names, argument names, shapes and conventions are those of ai-toolkit's example model.
 
-Shapes: B batch, C latent channels, h w latent size, H W pixel size, L tokens, D features.
-    pixels      (B, 3, H, W) in [-1, 1]; control images in [0, 1]
-    latents     (B, C, h, w)
+Shapes: B batch, C latent channels, h w latent size, H W pixel size, F latent frames, T pixel frames, L tokens, D features.
+    pixels      (B, 3, H, W) or (B, T, 3, H, W) in [-1, 1]; control images in [0, 1]
+    latents     (B, C, h, w) or (B, C, F, h, w)
     timesteps   (B,) float on 0..1000; 1000 is pure noise, 0 is clean
     target      noise - clean
 """
 
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from PIL import Image
 from torch import nn
 
 from models import flow
-from models.prompt_embeds import AdvancedPromptEmbeds
-from models.weights import DTYPES, save_tensors
+from models.adapters.lora import LoraNetwork, merge_into_base, network_from_state
+from models.attention import set_attention_backend
+from models.batch import Batch, Clip, GenerateImageConfig, Made
+from models.prompt_embeds import AdvancedPromptEmbeds, PromptEmbeds, concat_prompt_embeds
+from models.weights import DTYPES, load_tensors, save_tensors
 
-
-@dataclass
-class Batch:
-    """What a training step sees. `tensor` holds the pixels and is None where latents were cached."""
-
-    latents: torch.Tensor
-    captions: list[str]
-    tensor: torch.Tensor | None = None
-
-
-@dataclass
-class GenerateConfig:
-    """One picture to make. Sizes in pixels; `guidance_scale` 1 means no guidance."""
-
-    prompt: str
-    negative_prompt: str = ""
-    width: int = 512
-    height: int = 512
-    seed: int = 42
-    guidance_scale: float = 4.0
-    num_inference_steps: int = 25
-    extra: dict[str, Any] = field(default_factory=dict)
+Embeds = AdvancedPromptEmbeds | PromptEmbeds
 
 
 class BaseModel:
-    """Subclass it in `archs/NAME/model.py`, set the card's `code` to it, and override what the architecture needs."""
+    """Subclass it in `archs/NAME/model.py`, set the card's `code` to it, and override what the architecture needs.
+
+    Flags, set on the class or in `__init__` after `super().__init__`:
+
+    is_transformer                      a flag of the original that its folders set; nothing here asks for it
+    supports_video_control_images       the same
+    is_flow_matching                    noise, target and weighting follow models.flow
+    is_multistage                       several experts, each for a range of timesteps: see multistage_boundaries
+    multistage_boundaries               lower bounds in 0..1, highest first; stage k covers b[k-1] >= t / 1000 > b[k], b[-1] being 1
+    trainable_multistage_boundaries     the stages that may be trained
+    encode_control_in_text_embeddings   get_prompt_embeds gets the control images
+    has_multiple_control_images         control images are a list per item (batch.control_tensor_list)
+    use_raw_control_images              control images keep their own size
+    te_padding_side                     where embeds are padded at the model call: right or left
+    use_old_lokr_format                 True only for architectures whose LoKr files predate the new format
+    target_lora_modules                 class names of the modules that adapters attach within; empty: get_model_to_train() itself
+    """
 
     arch: ClassVar[str | None] = None
-    use_old_lokr_format: ClassVar[bool] = True
+    use_old_lokr_format: bool = True
     te_padding_side: str = "right"
+    is_flow_matching: bool = False
+    is_transformer: bool = False
+    is_multistage: bool = False
+    encode_control_in_text_embeddings: bool = False
+    has_multiple_control_images: bool = False
+    use_raw_control_images: bool = False
+    supports_video_control_images: bool = False
 
     def __init__(
         self,
@@ -67,17 +70,33 @@ class BaseModel:
         self.device = str(device)
         self.device_torch = torch.device(device)
         self.torch_dtype = DTYPES[dtype] if isinstance(dtype, str) else dtype
+        self.dtype = dtype
+        self.vae_device_torch = self.te_device_torch = self.device_torch
+        self.vae_torch_dtype = self._dtype_of(model_config, "vae_dtype")
+        self.te_torch_dtype = self._dtype_of(model_config, "te_dtype")
         self.model_config = model_config
         self.pipeline = custom_pipeline
         self.noise_scheduler = noise_scheduler
-        self.is_flow_matching = False
+        self.multistage_boundaries: list[float] = [0.0]
+        self.trainable_multistage_boundaries: list[int] = [0]
+        self.target_lora_modules: list[str] = []
         self.model: Any = None
         self.vae: Any = None
         self.text_encoder: Any = None
         self.tokenizer: Any = None
-        self.network: Any = None
+        self.network: LoraNetwork | None = None
+        self.assistant_lora: LoraNetwork | None = None
+
+    def _dtype_of(self, model_config: Any, key: str) -> torch.dtype:
+        given = getattr(model_config, key, None)
+        return DTYPES.get(given or "", self.torch_dtype)
 
     # -- loading ------------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def configure(cls, model_config: Any) -> Any:
+        """What the constructor gets as `model_config`, of the job's `model` section."""
+        return model_config
 
     @staticmethod
     def get_train_scheduler() -> Any:
@@ -97,8 +116,9 @@ class BaseModel:
     def encode_images(
         self, image_list: Sequence[torch.Tensor] | torch.Tensor, device: Any = None, dtype: torch.dtype | None = None
     ) -> torch.Tensor:
-        """Pixels, as (B, 3, H, W) or a list of (3, H, W), in [-1, 1] to normalised latents (B, C, h, w). The posterior's mode, so
-        that a cached latent equals a fresh one. Called once per picture when latents are cached, else every step."""
+        """Pixels, as (B, 3, H, W) or a list of (3, H, W), in [-1, 1] to normalised latents (B, C, h, w); a video model overrides it
+        for (T, 3, H, W). The posterior's mode, so that a cached latent equals a fresh one. Called once per picture when latents are
+        cached, else every step; also for control images."""
         pixels = image_list if isinstance(image_list, torch.Tensor) else torch.stack(list(image_list))
         vae = self.vae.to(self.device_torch)
         latents = vae.encode(pixels.to(self.device_torch, vae.dtype)).latent_dist.mode()
@@ -113,14 +133,23 @@ class BaseModel:
         pixels: torch.Tensor = vae.decode(latents.to(self.device_torch, vae.dtype) / vae.config.scaling_factor + shift).sample
         return pixels.to(device or self.device_torch, dtype or self.torch_dtype)
 
-    def get_prompt_embeds(self, prompt: list[str]) -> AdvancedPromptEmbeds:
-        """Text to conditioning, one entry per prompt, each at its natural length. Called once per caption and prompt."""
+    def encode_audio(self, audio_data_list: Sequence[Mapping[str, Any]]) -> torch.Tensor:
+        """Sounds, each {"waveform": (channels, samples), "sample_rate": Hz}, to latents with a leading batch axis."""
+        raise NotImplementedError(f"{type(self).__name__} does not take audio; override encode_audio if it should")
+
+    def get_prompt_embeds(self, prompt: list[str], control_images: Any = None) -> Embeds:
+        """Text to conditioning, one entry per prompt, each at its natural length. Called once per caption and prompt. Declare
+        `control_images` only together with `encode_control_in_text_embeddings`: (1, 3, H, W) in [0, 1], or a list of them with
+        `has_multiple_control_images`."""
         raise NotImplementedError(f"{type(self).__name__} must override get_prompt_embeds")
 
-    def encode_prompt(self, prompt: str | list[str]) -> AdvancedPromptEmbeds:
-        """`get_prompt_embeds` for one prompt or several."""
+    def encode_prompt(self, prompt: str | list[str], control_images: Any = None) -> Embeds:
+        """`get_prompt_embeds` for one prompt or several, with control images if the architecture's text encoder sees them."""
+        texts = [prompt] if isinstance(prompt, str) else prompt
         with torch.no_grad():
-            return self.get_prompt_embeds([prompt] if isinstance(prompt, str) else prompt)
+            if self.encode_control_in_text_embeddings:
+                return self.get_prompt_embeds(texts, control_images=control_images)
+            return self.get_prompt_embeds(texts)
 
     @property
     def text_embedding_space_version(self) -> str | None:
@@ -145,6 +174,9 @@ class BaseModel:
         """Noisy latents at `timesteps` (B,) or (1,)."""
         if self.is_flow_matching:
             return flow.mix(original_samples, noise, timesteps)
+        if self.noise_scheduler is None:
+            message = "cannot add noise: set is_flow_matching, or return a scheduler from get_train_scheduler"
+            raise ValueError(f"{type(self).__name__} {message}")
         return self.noise_scheduler.add_noise(original_samples, noise, timesteps)  # type: ignore[no-any-return]
 
     def condition_noisy_latents(self, latents: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -152,32 +184,45 @@ class BaseModel:
         return latents
 
     def get_noise_prediction(
-        self, latent_model_input: torch.Tensor, timestep: torch.Tensor, text_embeddings: AdvancedPromptEmbeds, **kwargs: Any
+        self, latent_model_input: torch.Tensor, timestep: torch.Tensor, text_embeddings: Any, **kwargs: Any
     ) -> torch.Tensor:
         """The denoiser's forward pass, under autograd in training: noisy latents (B, C, h, w), timesteps (B,) on 0..1000 and
-        embeds of B prompts to a prediction with exactly the shape of the target. Declare `batch` to receive it."""
+        embeds of B prompts to a prediction with exactly the shape of the target: slice off what condition_noisy_latents added.
+        Declare `batch`, `guidance_embedding_scale` or `bypass_guidance_embedding` to receive them."""
         raise NotImplementedError(f"{type(self).__name__} must override get_noise_prediction")
 
     def get_loss_target(self, *, noise: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """What the prediction is compared with; detached. May also declare `timesteps`."""
+        """What the prediction is compared with; detached. Declare `timesteps` to receive them."""
         return flow.velocity(batch.latents, noise).detach()
+
+    def loss_target(self, noise: torch.Tensor, batch: Batch, timesteps: torch.Tensor) -> torch.Tensor:
+        """`get_loss_target`, with the arguments that it declares."""
+        target: torch.Tensor = call_declared(self.get_loss_target, noise=noise, batch=batch, timesteps=timesteps)
+        return target
+
+    def scale_loss(self, loss: torch.Tensor) -> torch.Tensor:
+        """The elementwise loss, shaped like the target, before its mean is taken. A model that is given part of its latents (a first
+        frame, say) zeroes the loss there. The default changes nothing."""
+        return loss
 
     def predict_noise(
         self,
         latents: torch.Tensor,
-        text_embeddings: AdvancedPromptEmbeds | None = None,
+        text_embeddings: Embeds | None = None,
         timestep: torch.Tensor | float = 1,
         guidance_scale: float = 1.0,
-        conditional_embeddings: AdvancedPromptEmbeds | None = None,
-        unconditional_embeddings: AdvancedPromptEmbeds | None = None,
+        conditional_embeddings: Embeds | None = None,
+        unconditional_embeddings: Embeds | None = None,
         batch: Batch | None = None,
+        guidance_embedding_scale: float = 1.0,
+        bypass_guidance_embedding: bool = False,
         **kwargs: Any,
     ) -> torch.Tensor:
         """`get_noise_prediction` with the batch-size rule: embeds of B prompts predict as they are; embeds of 2 B prompts, the
         unconditional ones first, are combined by classifier-free guidance u + s (c - u). Raises ValueError for other counts."""
         if text_embeddings is None:
             parts = [part for part in (unconditional_embeddings, conditional_embeddings) if part is not None]
-            text_embeddings = AdvancedPromptEmbeds.concat_prompt_embeds(parts, padding_side=self.te_padding_side)
+            text_embeddings = concat_prompt_embeds(parts, padding_side=self.te_padding_side)
         num_latents, num_prompts = latents.shape[0], len(text_embeddings)
         if num_prompts not in (num_latents, 2 * num_latents):
             raise ValueError(
@@ -187,15 +232,28 @@ class BaseModel:
         embeds = text_embeddings.to(self.device_torch, self.torch_dtype)
         t = torch.as_tensor(timestep, device=self.device_torch, dtype=torch.float32).reshape(-1).expand(num_latents)
         x = latents.to(self.device_torch, self.torch_dtype)
-        if "batch" in inspect.signature(self.get_noise_prediction).parameters:
-            kwargs["batch"] = batch
+        declared = {
+            "batch": batch,
+            "guidance_embedding_scale": guidance_embedding_scale,
+            "bypass_guidance_embedding": bypass_guidance_embedding,
+        }
+        names = inspect.signature(self.get_noise_prediction).parameters
+        kwargs |= {name: value for name, value in declared.items() if name in names}
         if not guided:
             return self.get_noise_prediction(x, t, embeds, **kwargs)
         prediction = self.get_noise_prediction(torch.cat([x, x]), torch.cat([t, t]), embeds, **kwargs)
         without, with_prompt = prediction.chunk(2)
         return without + guidance_scale * (with_prompt - without)
 
+    def multistage_range(self, stage: int) -> tuple[float, float]:
+        """(low, high) of stage number `stage` in timesteps: it covers low < t <= high."""
+        bounds = [1.0, *self.multistage_boundaries]
+        return bounds[stage + 1] * flow.NUM_TIMESTEPS, bounds[stage] * flow.NUM_TIMESTEPS
+
     # -- previews -----------------------------------------------------------------------------------------------------------
+
+    def prepare_sample_prompt_context(self, gen_config: GenerateImageConfig) -> None:
+        """Called right before a preview's prompts are encoded, for models whose embeds depend on the picture to be made."""
 
     def get_generation_pipeline(self) -> Any:
         """Whatever `generate_single_image` samples with; it sees embeds, never text. Called once per round of previews."""
@@ -204,14 +262,40 @@ class BaseModel:
     def generate_single_image(
         self,
         pipeline: Any,
-        gen_config: GenerateConfig,
-        conditional_embeds: AdvancedPromptEmbeds,
-        unconditional_embeds: AdvancedPromptEmbeds,
+        gen_config: GenerateImageConfig,
+        conditional_embeds: Any,
+        unconditional_embeds: Any,
         generator: torch.Generator,
         extra: dict[str, Any],
-    ) -> Image.Image:
-        """One picture. Starting noise comes from `generator`, a CPU one, so that it is the same on every device."""
+    ) -> Any:
+        """One picture (a PIL image), clip (a list of PIL frames, or models.batch.Clip with sound) or sound (models.batch.Audio).
+        Starting noise comes from `generator`, a CPU one, so that it is the same on every device."""
         raise NotImplementedError(f"{type(self).__name__} must override generate_single_image")
+
+    def generate_images(
+        self, image_configs: Sequence[GenerateImageConfig], embeds: Callable[[GenerateImageConfig], tuple[Embeds, Embeds]]
+    ) -> Iterator[Made]:
+        """One round: the pictures one after the other, `embeds` giving the (conditional, unconditional) ones of each.
+
+        Each picture's noise comes from its own seed; torch's global generators are neither read nor changed. A training adapter
+        acts, with its sign turned, only here.
+        """
+        pipeline = self.get_generation_pipeline()
+        devices = [self.device_torch] if self.device_torch.type == "cuda" else []
+        for config in image_configs:
+            generator = torch.Generator("cpu").manual_seed(config.seed)
+            conditional, unconditional = embeds(config)
+            with torch.random.fork_rng(devices), torch.no_grad():
+                if self.assistant_lora is not None:
+                    self.assistant_lora.multiplier = -1.0
+                try:
+                    made = self.generate_single_image(
+                        pipeline, config, conditional, unconditional, generator, dict(config.extra_kwargs)
+                    )
+                finally:
+                    if self.assistant_lora is not None:
+                        self.assistant_lora.multiplier = 0.0
+            yield Clip(made, config.fps) if isinstance(made, list) else made
 
     # -- saving and adapters ------------------------------------------------------------------------------------------------
 
@@ -219,6 +303,38 @@ class BaseModel:
         """The module that adapters attach to, or whose weights a full fine-tune trains."""
         root: nn.Module = self.model
         return root
+
+    def get_transformer_block_names(self) -> list[str] | None:
+        """Adapters attach only to layers whose path contains one of these; None: to all. A job's `network` may say otherwise."""
+        return None
+
+    def enable_gradient_checkpointing(self) -> None:
+        """Recompute activations in the backward pass: the network's own method, or its flag `gradient_checkpointing`, which its
+        forward must test under torch.is_grad_enabled() and never under self.training."""
+        root = self.get_model_to_train()
+        if callable(enable := getattr(root, "enable_gradient_checkpointing", None)):
+            enable()
+        else:
+            root.gradient_checkpointing = True  # type: ignore[assignment]
+
+    def set_attention_backend(self, name: str) -> None:
+        """Choose the attention kernel of every module that has the flag. Raises UserError for an unknown name and for a kernel that
+        is not installed."""
+        set_attention_backend(self.get_model_to_train(), name)
+
+    def load_training_adapter(self, path: Path) -> None:
+        """The pattern for distilled models: a LoRA that undoes the distillation is merged into the frozen weights while training,
+        and taken off again in previews, which then show the distilled model with what was learned. Call it in load_model, before
+        quantization."""
+        state = self.convert_lora_weights_before_load(load_tensors(path))
+        self.assistant_lora = network_from_state(self.get_model_to_train(), state)
+        merge_into_base(self.assistant_lora)
+        self.assistant_lora.multiplier = 0.0
+        self.assistant_lora.requires_grad_(False)
+
+    def get_base_model_version(self) -> str:
+        """What saved files say they were trained on (`ss_base_model_version` in the header)."""
+        return self.arch or "unknown"
 
     def save_model(self, output_path: Path, meta: dict[str, str], save_dtype: torch.dtype) -> None:
         """A full fine-tune's weights as a file that `model.name_or_path` can name. `meta` goes into the header."""
@@ -250,16 +366,9 @@ class BaseModel:
         self.model = module
 
 
-def generate_images(model: BaseModel, configs: Sequence[GenerateConfig], embeds: dict[str, AdvancedPromptEmbeds]) -> Any:
-    """Make the pictures one after the other (a generator of PIL images), from embeds of their texts made beforehand.
-
-    Each picture's noise comes from its own seed; torch's global generators are neither read nor changed.
-    """
-    pipeline = model.get_generation_pipeline()
-    for config in configs:
-        generator = torch.Generator("cpu").manual_seed(config.seed)
-        with torch.random.fork_rng([model.device_torch] if model.device_torch.type == "cuda" else []), torch.no_grad():
-            image = model.generate_single_image(
-                pipeline, config, embeds[config.prompt], embeds[config.negative_prompt], generator, config.extra
-            )
-        yield image  # outside, so that who takes it is under neither
+def call_declared(function: Callable[..., Any], **arguments: Any) -> Any:
+    """Call with those keyword arguments that the function names; all of them if it takes `**kwargs`."""
+    parameters = inspect.signature(function).parameters
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return function(**arguments)
+    return function(**{name: value for name, value in arguments.items() if name in parameters})

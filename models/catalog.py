@@ -1,13 +1,14 @@
 """The registry: which architectures there are, the typed job of each, and what is wrong with a job that does not fit.
 
-`models/archs/*/card.py` is scanned once; a card module lists its cards in `ARCHS`. Nothing here imports torch.
+`models/archs/*/card.py` is scanned once; a card module lists its cards in `ARCHS`. What a worker found in folders elsewhere is
+registered beside them. Nothing here imports torch.
 """
 
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, lru_cache
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import Field, ValidationError, create_model
@@ -17,6 +18,7 @@ from pydantic.json_schema import models_json_schema
 import models.archs
 from models.arch import Arch
 from models.errors import Problem, SpecError, UserError
+from models.extensions import Extension
 from models.spec import KINDS, JobSpec, NoOptions, SampleSpec, Spec, TrainSpec
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
@@ -24,9 +26,29 @@ JOB_COMPONENT = "Job-Spec"
 TEMPLATE_FOLDER = "example"  # the documented template is in every contract test, never in the catalogue
 
 
-@cache
+_registered: tuple[int, Mapping[str, Extension]] = (0, {})  # a number that every registration raises, and what it brought
+
+
+def register(found: Iterable[Extension]) -> None:
+    """Replace what is known of folders elsewhere."""
+    global _registered
+    _registered = (_registered[0] + 1, {each.name: each for each in found})
+
+
+def extensions() -> Mapping[str, Extension]:
+    """What was registered, by name; broken ones too."""
+    return _registered[1]
+
+
 def archs() -> Mapping[str, Arch]:
-    """All cards by name, sorted. Raises ImportError when a bundled card does not import: that is our bug, never hidden."""
+    """All usable cards by name, sorted. A bundled one is never replaced."""
+    healthy = {each.name: each.card for each in extensions().values() if each.card is not None}
+    return dict(sorted({**healthy, **bundled()}.items()))
+
+
+@cache
+def bundled() -> Mapping[str, Arch]:
+    """The cards of models/archs. Raises ImportError when one does not import: that is our bug, never hidden."""
     cards: dict[str, Arch] = {}
     for module in pkgutil.iter_modules(models.archs.__path__):
         if module.ispkg and module.name != TEMPLATE_FOLDER:
@@ -38,12 +60,15 @@ def archs() -> Mapping[str, Arch]:
 
 
 def arch(name: str) -> Arch:
-    """The card called `name`. Raises UserError naming what is known."""
+    """The card called `name`. Raises UserError naming what is known, or why it is broken."""
     if name not in archs():
-        raise UserError(
-            f"arch {name!r} is unknown; known: {', '.join(archs())}", code="unknown_arch", hint=nearest(name, archs())
-        )
+        raise UserError(_why_not(name), code="unknown_arch", hint=nearest(name, archs()))
     return archs()[name]
+
+
+def _why_not(name: Any) -> str:
+    broken = extensions()[name].broken if isinstance(name, str) and name in extensions() else None
+    return f"arch {name!r} is broken: {broken}" if broken else f"arch {name!r} is unknown; known: {', '.join(archs())}"
 
 
 def nearest(word: str, known: Any) -> str | None:
@@ -51,18 +76,39 @@ def nearest(word: str, known: Any) -> str | None:
     return next(iter(difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)), None)
 
 
-@cache
 def job_type(arch_name: str, kind: str) -> type[JobSpec]:
     """The job of `kind` with this arch's options, limits and defaults in place of the general ones."""
-    card = arch(arch_name)
+    return _job_type(arch_name, kind, _registered[0])
+
+
+@lru_cache(maxsize=256)
+def _job_type(arch_name: str, kind: str, _registration: int) -> type[JobSpec]:
+    return job_type_of(arch(arch_name), kind)
+
+
+def job_type_of(card: Arch, kind: str) -> type[JobSpec]:
+    """The same for a card that need not be in the catalogue."""
     defaults = {key: value for key, value in card.defaults.items() if key in KINDS[kind].model_fields}
     model = {"arch": card.name, "model_kwargs": card.options, **card.defaults.get("model", {})}
     return _specialise(KINDS[kind], {**defaults, "model": model})
 
 
 def job_schema(arch_name: str, kind: str) -> dict[str, Any]:
-    """JSON Schema (2020-12) of `job_type`, with `ui` hints for a form."""
-    return job_type(arch_name, kind).model_json_schema()
+    """JSON Schema (2020-12) of `job_type`, with `ui` hints for a form; what the arch has no use for is hidden."""
+    if arch_name not in bundled() and arch_name in extensions():
+        known: dict[str, Any] = extensions()[arch_name].schemas[kind]
+        return known
+    return schema_of(arch(arch_name), job_type(arch_name, kind))
+
+
+def schema_of(card: Arch, wanted: type[JobSpec]) -> dict[str, Any]:
+    """JSON Schema of a job type of this card."""
+    schema = wanted.model_json_schema()
+    for part in [schema, *schema["$defs"].values()]:
+        for leaf in part.get("properties", {}).values():
+            if leaf.get("ui", {}).get("needs") not in (None, *card.capabilities):
+                leaf["ui"]["hidden"] = True
+    return schema
 
 
 def general_schema() -> dict[str, Any]:
@@ -106,8 +152,7 @@ def parse_job(raw: Any) -> JobSpec:
             ]
         )
     if not isinstance(model["arch"], str) or model["arch"] not in archs():
-        message = f"arch {model['arch']!r} is unknown; known: {', '.join(archs())}"
-        raise SpecError([Problem("/model/arch", message, nearest(model["arch"], archs()))])
+        raise SpecError([Problem("/model/arch", _why_not(model["arch"]), nearest(model["arch"], archs()))])
     wanted = job_type(model["arch"], kind)
     try:
         spec = wanted.model_validate(raw)
@@ -128,6 +173,7 @@ def merge(base: Any, patch: Any) -> Any:
 
 def _misfits(card: Arch, spec: JobSpec) -> Iterator[Problem]:
     """Faults that a single field's limits cannot express."""
+    yield from _needless(card, spec)
     if spec.model.name_or_path == "random" and not card.random_init:
         yield Problem("/model/name_or_path", f"arch '{card.name}' does not start from random weights; name a checkpoint")
     if isinstance(spec, TrainSpec):
@@ -135,7 +181,9 @@ def _misfits(card: Arch, spec: JobSpec) -> Iterator[Problem]:
             yield Problem(
                 "/train/lr_warmup_steps", f"{spec.train.lr_warmup_steps} warm-up steps are more than the {spec.train.steps} steps"
             )
-        if spec.network is None and spec.model.dtype != "fp32":
+        if spec.network is None and not card.trains_all_weights:
+            yield Problem("/network", f"arch '{card.name}' trains adapters, not all of its weights; give a network")
+        elif spec.network is None and spec.model.dtype != "fp32":
             message = f"a full fine-tune trains the weights themselves and needs fp32; {spec.model.dtype} loses small updates"
             yield Problem("/model/dtype", message, "fp32")
         if spec.network is not None and spec.network.type not in card.adapters:
@@ -152,6 +200,20 @@ def _misfits(card: Arch, spec: JobSpec) -> Iterator[Problem]:
         for index, sample in enumerate(samples):
             yield from _size(card, f"{at}/{index}/width", sample.width)
             yield from _size(card, f"{at}/{index}/height", sample.height)
+
+
+def _needless(card: Arch, spec: Spec, pointer: str = "") -> Iterator[Problem]:
+    """Keys that are set but mean nothing to this arch."""
+    for name, info in type(spec).model_fields.items():
+        value = getattr(spec, name)
+        extra = info.json_schema_extra
+        ui = extra.get("ui") if isinstance(extra, dict) else None
+        needs = ui.get("needs") if isinstance(ui, dict) else None
+        if needs and needs not in card.capabilities and value != info.default:
+            yield Problem(f"{pointer}/{name}", f"arch '{card.name}' has no use for {name}: it lacks '{needs}'")
+        for place, inner in enumerate(value) if isinstance(value, list) else [("", value)]:
+            if isinstance(inner, Spec):
+                yield from _needless(card, inner, f"{pointer}/{name}" + (f"/{place}" if place != "" else ""))
 
 
 def _size(card: Arch, pointer: str, pixels: int | None) -> Iterator[Problem]:

@@ -9,9 +9,11 @@ NUM_TIMESTEPS = 1000
 
 
 def mix(clean: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
-    """x_t for clean latents and noise of one shape (B, ...) and timesteps (B,) or (1,)."""
-    t = (timesteps.to(clean) / NUM_TIMESTEPS).reshape(-1, *[1] * (clean.ndim - 1))
-    return (1 - t) * clean + t * noise
+    """x_t for clean latents and noise of one shape (B, ...) and timesteps (B,) or (1,). Computed in fp32 at least, for in bf16 the
+    timesteps 501 to 503 are all one; the dtype is that of `clean`."""
+    wide = torch.promote_types(clean.dtype, torch.float32)
+    t = (timesteps.to(clean.device, wide) / NUM_TIMESTEPS).reshape(-1, *[1] * (clean.ndim - 1))
+    return ((1 - t) * clean + t * noise).to(clean.dtype)
 
 
 def velocity(clean: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:

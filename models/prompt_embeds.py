@@ -152,3 +152,97 @@ class AdvancedPromptEmbeds:
 
     def _map(self, change: Any) -> Self:
         return self.clone_with({key: [change(key, item) for item in items] for key, items in self._store.items()})
+
+
+class PromptEmbeds:
+    """The older container: `text_embeds` (B, L, D), `pooled_embeds` (B, P) and `attention_mask` (B, L), each a tensor or None.
+
+    `text_embeds` may also be a tuple (text_embeds, pooled_embeds). New architectures use AdvancedPromptEmbeds, which does not pad.
+    """
+
+    def __init__(
+        self, text_embeds: Any, pooled_embeds: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None
+    ) -> None:
+        if isinstance(text_embeds, tuple):
+            text_embeds, pooled_embeds = text_embeds
+        self.text_embeds: torch.Tensor = text_embeds
+        self.pooled_embeds = pooled_embeds
+        self.attention_mask = attention_mask
+
+    def __len__(self) -> int:
+        return self.text_embeds.shape[0]
+
+    def to(self, *args: Any, **kwargs: Any) -> "PromptEmbeds":
+        """A moved and cast copy; the mask keeps its dtype."""
+        device = torch._C._nn._parse_to(*args, **kwargs)[0]
+        mask = self.attention_mask
+        return PromptEmbeds(
+            self.text_embeds.to(*args, **kwargs),
+            self.pooled_embeds.to(*args, **kwargs) if self.pooled_embeds is not None else None,
+            mask.to(device) if mask is not None and device is not None else mask,
+        )
+
+    def detach(self) -> "PromptEmbeds":
+        return self._map(lambda tensor: tensor.detach())
+
+    def clone(self) -> "PromptEmbeds":
+        return self._map(lambda tensor: tensor.clone())
+
+    def expand_to_batch(self, batch_size: int) -> "PromptEmbeds":
+        """One prompt for `batch_size` items. Raises ValueError for a batch of another size."""
+        if len(self) not in (1, batch_size):
+            raise ValueError(f"{len(self)} prompts cannot serve a batch of {batch_size}; give 1 or {batch_size}")
+        return self._map(lambda tensor: tensor.expand(batch_size, *tensor.shape[1:]))
+
+    @classmethod
+    def concat_prompt_embeds(cls, parts: Sequence["PromptEmbeds"], padding_side: str = "right") -> "PromptEmbeds":
+        """The prompts of all parts, padded with zeros to the longest on `padding_side`."""
+        length = max(part.text_embeds.shape[1] for part in parts)
+
+        def join(name: str, pad: bool) -> torch.Tensor | None:
+            tensors = [getattr(part, name) for part in parts]
+            if any(tensor is None for tensor in tensors):
+                return None
+            return torch.cat([_pad(tensor, length, padding_side) if pad else tensor for tensor in tensors])
+
+        return cls(join("text_embeds", True), join("pooled_embeds", False), join("attention_mask", True))
+
+    def save(self, path: str | Path) -> None:
+        named = {"text_embed": self.text_embeds, "pooled_embed": self.pooled_embeds, "attention_mask": self.attention_mask}
+        save_tensors({key: tensor for key, tensor in named.items() if tensor is not None}, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "PromptEmbeds | AdvancedPromptEmbeds":
+        """Whichever of the two classes the file holds."""
+        if read_metadata(Path(path)).get("class_name") == CLASS_NAME:
+            return AdvancedPromptEmbeds.load(path)
+        tensors = load_tensors(Path(path))
+        return cls(tensors["text_embed"], tensors.get("pooled_embed"), tensors.get("attention_mask"))
+
+    def _map(self, change: Any) -> "PromptEmbeds":
+        parts = (self.text_embeds, self.pooled_embeds, self.attention_mask)
+        return PromptEmbeds(*(None if tensor is None else change(tensor) for tensor in parts))
+
+
+def concat_prompt_embeds(parts: Sequence[Any], padding_side: str = "right") -> Any:
+    """Join embeds of either class. Raises ValueError if the classes are mixed."""
+    if len({type(part) for part in parts}) > 1:
+        raise ValueError(f"cannot join prompt embeds of different classes: {sorted({type(part).__name__ for part in parts})}")
+    return type(parts[0]).concat_prompt_embeds(parts, padding_side=padding_side)
+
+
+def pad_prompt_embeds(
+    text_embeds: Sequence[torch.Tensor], device: Any, dtype: torch.dtype, padding_side: str = "right"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Per-item (L_i, D) tensors as one (B, L, D) padded with zeros, and the mask (B, L), true where there is text."""
+    length = max(item.shape[0] for item in text_embeds)
+    padded = torch.stack([_pad(item[None], length, padding_side)[0] for item in text_embeds]).to(device, dtype)
+    mask = torch.stack([_pad(torch.ones(1, item.shape[0], dtype=torch.bool), length, padding_side)[0] for item in text_embeds])
+    return padded, mask.to(device)
+
+
+def _pad(tensor: torch.Tensor, length: int, side: str) -> torch.Tensor:
+    """Zeros along axis 1 up to `length`."""
+    missing = length - tensor.shape[1]
+    zeros = tensor.new_zeros(tensor.shape[0], missing, *tensor.shape[2:])
+    return torch.cat([tensor, zeros] if side == "right" else [zeros, tensor], dim=1)

@@ -35,13 +35,16 @@ def entry(
     unit: str | None = None,
     basic: bool = False,
     widget: str | None = None,
+    needs: str | None = None,
     **limits: Any,
 ) -> Any:
     """A field with what a form needs to draw it. `basic` inputs are open on a preset (at most 10 of them); the others are
-    folded by section. `limits` are pydantic's (ge, gt, le, lt, min_length, max_length, pattern)."""
+    folded by section. A field that `needs` a capability is hidden, and refused, for an arch whose card does not name it.
+    `limits` are pydantic's (ge, gt, le, lt, min_length, max_length, pattern)."""
     ui: dict[str, Any] = {"section": section, "order": order, "basic": basic}
     ui |= {"unit": unit} if unit else {}
     ui |= {"widget": widget} if widget else {}
+    ui |= {"needs": needs} if needs else {}
     return Field(default, title=title, description=help, json_schema_extra={"ui": ui}, **limits)
 
 
@@ -77,6 +80,31 @@ class ModelSpec(Spec):
         min_length=1,
         max_length=1000,
         help="Where the text encoder comes from, if not from the model.",
+    )
+    vae_path: str | None = entry(
+        None,
+        title="VAE",
+        section="Advanced",
+        order=21,
+        widget="path",
+        needs="vae",
+        min_length=1,
+        max_length=1000,
+        help="Where the VAE comes from, if not from the model.",
+    )
+    assistant_lora_path: str | None = entry(
+        None,
+        title="Training adapter",
+        section="Advanced",
+        order=22,
+        widget="path",
+        needs="training_adapter",
+        min_length=1,
+        max_length=1000,
+        help="A LoRA that undoes a distilled model's distillation while it trains; previews are made without it.",
+    )
+    attention_backend: Literal["native", "flash"] = entry(
+        "native", title="Attention", section="Advanced", order=31, help="Attention kernel; flash needs the package flash-attn."
     )
     dtype: Literal["fp32", "bf16", "fp16"] = entry(
         "bf16", title="Precision", section="Advanced", order=30, help="Precision of the frozen weights and activations."
@@ -263,6 +291,17 @@ class TrainSettings(Spec):
         order=50,
         help="How noise levels are drawn: sigmoid favours the middle, linear is even.",
     )
+    switch_boundary_every: int = entry(
+        1,
+        title="Switch experts every",
+        section="Advanced",
+        order=59,
+        ge=1,
+        le=1_000_000,
+        unit="steps",
+        needs="multistage",
+        help="How many steps an expert trains before the next one does.",
+    )
     gradient_checkpointing: bool = entry(
         True,
         title="Gradient checkpointing",
@@ -326,6 +365,17 @@ class SaveSpec(Spec):
     )
 
 
+CONTROLS = ("ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3")
+
+
+def _control(title: str, order: int) -> Any:
+    line = "A picture that conditions this one; relative paths lie under the datasets folder of the server."
+    needs = "edit" if order == 19 else "multi_reference"
+    return entry(
+        None, title=title, section="Previews", order=order, widget="path", needs=needs, min_length=1, max_length=1000, help=line
+    )
+
+
 class PreviewPrompt(Spec):
     """One preview. What is left out comes from the section around it."""
 
@@ -354,6 +404,32 @@ class PreviewPrompt(Spec):
     sample_steps: int | None = entry(
         None, title="Sampling steps", section="Previews", order=16, ge=1, le=1000, unit="steps", help="If not the section's."
     )
+    num_frames: int | None = entry(
+        None,
+        title="Frames",
+        section="Previews",
+        order=17,
+        ge=1,
+        le=10_000,
+        unit="frames",
+        needs="video",
+        help="If not the section's.",
+    )
+    fps: int | None = entry(
+        None,
+        title="Frame rate",
+        section="Previews",
+        order=18,
+        ge=1,
+        le=240,
+        unit="fps",
+        needs="video",
+        help="If not the section's.",
+    )
+    ctrl_img: str | None = _control("Control image", 19)
+    ctrl_img_1: str | None = _control("Control image 2", 20)
+    ctrl_img_2: str | None = _control("Control image 3", 21)
+    ctrl_img_3: str | None = _control("Control image 4", 22)
 
 
 class SamplingDefaults(Spec):
@@ -380,6 +456,12 @@ class SamplingDefaults(Spec):
         le=1000,
         unit="steps",
         help="Denoising steps of a picture.",
+    )
+    num_frames: int = entry(
+        1, title="Frames", section="Previews", order=37, ge=1, le=10_000, unit="frames", needs="video", help="Length of a clip."
+    )
+    fps: int = entry(
+        16, title="Frame rate", section="Previews", order=38, ge=1, le=240, unit="fps", needs="video", help="Frames a second."
     )
 
 
@@ -452,3 +534,13 @@ class SampleSpec(JobSpec):
 
 
 KINDS: Mapping[str, type[JobSpec]] = {"train": TrainSpec, "sample": SampleSpec}
+
+
+def control_paths(spec: JobSpec) -> dict[str, str]:
+    """The control files that previews name, each with its JSON pointer into the job."""
+    if isinstance(spec, TrainSpec):
+        samples, at = spec.sample.samples, "/sample/samples"
+    else:
+        samples, at = (spec.samples if isinstance(spec, SampleSpec) else []), "/samples"
+    named = ((f"{at}/{index}/{key}", getattr(sample, key)) for index, sample in enumerate(samples) for key in CONTROLS)
+    return {given: pointer for pointer, given in named if given}

@@ -140,8 +140,15 @@ def archs(as_json: AsJson = False) -> None:
 @app.command()
 def tiny(arch: str, folder: Path) -> None:
     """Write a tiny random-weight checkpoint of ARCH into FOLDER, in its real layout."""
-    catalog.arch(arch)
+    _check_bundled(arch)
     raise typer.Exit(call("worker.tiny", arch, str(folder)))
+
+
+@app.command()
+def conform(arch: str) -> None:
+    """Run the contract's rules on ARCH's tiny checkpoint and print what holds and what does not."""
+    _check_bundled(arch)
+    raise typer.Exit(call("worker.conform", arch))
 
 
 def call(module: str, *arguments: str) -> int:
@@ -163,6 +170,12 @@ def check_packages() -> None:
             )
     if sys.platform == "win32":
         raise RuntimeError("native Windows does not work, since Celery does not support it; use WSL2")
+
+
+def _check_bundled(arch: str) -> None:
+    """Refuse an unknown name at once; with SAFELIGHT_EXTENSIONS only the worker's side, which may import them, can tell."""
+    if not settings().extensions:
+        catalog.arch(arch)
 
 
 def _show(job: dict[str, Any], as_json: bool) -> None:

@@ -20,12 +20,11 @@ from typing import Any
 
 from celery import signals
 
-from models import catalog
 from server.store import broker, jobs, workers
 from server.store.engine import migrate
 from server.store.settings import settings
 from server.store.tables import Worker
-from worker import gpus, tasks
+from worker import extensions, gpus, tasks
 
 EVERY_SECONDS = 1.0
 SHOWN_VERSIONS = ("safelight", "torch", "diffusers", "transformers")
@@ -40,6 +39,7 @@ class Supervisor(threading.Thread):
     def __init__(self, worker: Worker) -> None:
         super().__init__(name="supervisor", daemon=True)
         self.worker = worker
+        self.watch = extensions.Watch()
         self.stopping = threading.Event()
         self._ended = threading.Event()
         self.guard = threading.Lock()
@@ -56,6 +56,7 @@ class Supervisor(threading.Thread):
     def end(self) -> None:
         self._ended.set()
         self.join()
+        self.watch.end()
 
     def child_died(self, how: str) -> None:
         for job in jobs.held_by(self.worker.id):
@@ -65,7 +66,10 @@ class Supervisor(threading.Thread):
 
     def _tick(self) -> None:
         used, total = gpus.memory(self.worker.device)
-        workers.beat(self.worker.id, memory_used=used, memory_total=total, stopped=self.stopping.is_set())
+        self.watch.tick()
+        self.worker.archs = extensions.archs()
+        told = {"memory_used": used, "memory_total": total, "archs": self.worker.archs}
+        workers.beat(self.worker.id, **told, stopped=self.stopping.is_set())
         if self.stopping.is_set():
             jobs.wish_requeue(self.worker.id)
         elif not jobs.held_by(self.worker.id) and jobs.any_queued(self.worker.archs):
@@ -87,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
         logging.getLogger(name).setLevel("WARNING")
     worker = Worker(
         id=f"{re.sub(r'[^A-Za-z0-9_-]', '-', socket.gethostname())}-{device.replace(':', '')}",
-        host=socket.gethostname(), device=device, pid=os.getpid(), archs=list(catalog.archs()), versions=_versions(),
+        host=socket.gethostname(), device=device, pid=os.getpid(), archs=[], versions=_versions(),
     )  # fmt: skip
     log.info("data folder: %s", settings().home)
     with contextlib.ExitStack() as stack:
@@ -99,6 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
         if share := broker.hold():
             stack.callback(share.close)
         migrate()
+        worker.archs = extensions.archs()
         workers.register(worker)
         supervisor = Supervisor(worker)
         supervisor.child_died(f"worker {worker.id} was stopped without notice")  # what an earlier life of this worker left

@@ -68,11 +68,13 @@ class StepTold:
 
 @dataclass(frozen=True)
 class PreviewTold:
-    """A finished preview: its files, and the record that users see."""
+    """A finished preview: its files, and the record that users see. `picture` is what was made, be it a picture, a clip or a sound;
+    clips also come as an `animation`."""
 
     picture: Path
     thumbnail: Path
     record: dict[str, Any]
+    animation: Path | None = None
 
 
 class Reporter:

@@ -48,6 +48,11 @@ class StoreReporter(Reporter):
             self.job.status = columns["status"] = Status.RUNNING
         self._tell(("phase", {"phase": phase, "done": done, "total": total}), **columns)
 
+    def code(self, source: str, digest: str) -> None:
+        """Record which foreign code runs: its folder and the digest of its source."""
+        message = f"architecture from {source}, source {digest[:12]}"
+        self._tell(("worker", {"message": message, "worker": self.job.worker, "source": source, "digest": digest}))
+
     def log(self, message: str, level: str = "INFO") -> None:
         self._tell(("log", {"level": level, "message": message}))
 
@@ -55,7 +60,9 @@ class StoreReporter(Reporter):
         record = {key: told.record[key] for key in ("step", "prompt_index")}
         name = f"samples/{told.picture.name}"
         picture = self._file("sample", name, told.picture, told.record["step"], info=told.record)
-        thumbnail = self._file("thumbnail", f"thumbnails/{told.thumbnail.name}", told.thumbnail, record["step"])
+        files = [picture, self._file("thumbnail", f"thumbnails/{told.thumbnail.name}", told.thumbnail, record["step"])]
+        if told.animation:
+            files.append(self._file("animation", f"samples/{told.animation.name}", told.animation, record["step"]))
         events: list[tuple[str, dict[str, Any]]] = [("sample", told.record)]
         columns: dict[str, Any] = {}
         if done is not None:
@@ -66,7 +73,7 @@ class StoreReporter(Reporter):
                     {"step": done, "total_steps": self.total_steps, "steps_per_second": None, "eta_seconds": None, "loss": None},
                 )
             )
-        self._tell(*events, files=[picture, thumbnail], **columns)
+        self._tell(*events, files=files, **columns)
 
     def config(self, path: Path) -> None:
         self._tell(files=[self._file("config", path.name, path, 0)])

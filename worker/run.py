@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from models import catalog, datasets
+from models import catalog, datasets, toolkit
 from models.base import BaseModel
 from models.errors import SpecError, UserError
 from models.spec import JobSpec, SampleSpec, TrainSpec
@@ -30,8 +30,11 @@ class Places:
 
     model: Path | str
     text_encoder: Path | str | None = None
+    vae: Path | str | None = None
+    training_adapter: Path | str | None = None
     datasets: list[Path] = field(default_factory=list)
     adapters: list[Path] = field(default_factory=list)
+    controls: dict[str, Path] = field(default_factory=dict)
 
 
 class Slot:
@@ -44,8 +47,9 @@ class Slot:
     def take(self, spec: JobSpec, places: Places, device: str) -> BaseModel:
         """The model for this job, loaded now or kept from before."""
         seed = seed_for(spec.train.seed, "weights") if isinstance(spec, TrainSpec) else 0
-        files = [_stamp(place) for place in (places.model, places.text_encoder)]
-        key = json.dumps([spec.model.model_dump(mode="json"), files, device, seed if places.model == "random" else None])
+        files = [_stamp(place) for place in (places.model, places.text_encoder, places.vae, places.training_adapter)]
+        code = catalog.extensions()[spec.model.arch].digest if spec.model.arch in catalog.extensions() else None
+        key = json.dumps([spec.model.model_dump(mode="json"), code, files, device, seed if places.model == "random" else None])
         model = self._model if self._key == key else None
         self._key = self._model = None
         if model is None:
@@ -75,9 +79,9 @@ def run(spec: JobSpec, places: Places, reporter: Reporter, device: str, slot: Sl
     try:
         reporter.check()
         if isinstance(spec, TrainSpec):
-            train(model, spec, surveys, reporter)
+            train(model, spec, surveys, places.controls, reporter)
         elif isinstance(spec, SampleSpec):
-            networks = sample(model, spec, places.adapters, reporter)
+            networks = sample(model, spec, places.adapters, places.controls, reporter)
     except BaseException:
         slot.clear()
         raise
@@ -107,10 +111,18 @@ def load_model(spec: JobSpec, places: Places, device: str) -> BaseModel:
     """The arch's model, built from the class that its card names."""
     module, _, name = catalog.arch(spec.model.arch).code.partition(":")
     cls: type[BaseModel] = getattr(importlib.import_module(module), name)
-    found = {"name_or_path": str(places.model), "te_name_or_path": places.text_encoder and str(places.text_encoder)}
-    config = spec.model.model_copy(update=found)
-    model = cls(device, config, dtype=spec.model.dtype, noise_scheduler=cls.get_train_scheduler())
+    found = {
+        "name_or_path": places.model,
+        "te_name_or_path": places.text_encoder,
+        "vae_path": places.vae,
+        "assistant_lora_path": places.training_adapter,
+    }
+    config = spec.model.model_copy(update={key: place and str(place) for key, place in found.items()})
+    model = cls(device, cls.configure(config), dtype=spec.model.dtype, noise_scheduler=cls.get_train_scheduler())
     model.load_model()
+    backend = getattr(spec.model.model_kwargs, "attention_backend", None) or spec.model.attention_backend
+    if backend != "native":
+        model.set_attention_backend(backend)
     return model
 
 
@@ -124,15 +136,24 @@ def _stamp(place: Path | str | None) -> list[Any]:
 
 def main(job_file: str, folder: str = "run") -> int:
     from server.store.settings import settings
+    from worker import extensions
     from worker.places import find_places
 
     logging.basicConfig(level="INFO", format="%(message)s")
     torch.set_num_threads(settings().cpu_threads)
     try:
-        spec = catalog.parse_job(json.loads(Path(job_file).read_text()))
+        raw = json.loads(Path(job_file).read_text())
+        toolkit.install()
+        extensions.load_from_folders(str(raw.get("model", {}).get("arch", "")))
+        spec = catalog.parse_job(raw)
         total = spec.train.steps if isinstance(spec, TrainSpec) else len(spec.samples)  # type: ignore[attr-defined]
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        run(spec, find_places(spec), Reporter(Path(folder).resolve(), total), device)
+        where = Path(folder).resolve()
+        earlier = where / "job.json"
+        if earlier.exists() and json.loads(earlier.read_text())["model"] != spec.model_dump(mode="json")["model"]:
+            raise UserError(f"{where} holds another model's run; name another folder, or remove it")
+        run(spec, find_places(spec), Reporter(where, total), device)
+        logging.info("done; files are in %s", where)
     except (UserError, ValueError, OSError) as error:
         logging.error("%s", error)
         return 1

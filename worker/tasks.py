@@ -19,6 +19,7 @@ from server.store.engine import forget
 from server.store.events import LeaseLost
 from server.store.settings import settings
 from server.store.tables import Job, Status
+from worker import extensions
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +28,13 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Child:
-    """What the pool's child keeps between tasks: the warm model, and the clock that ends an idle child."""
+    """What the pool's child keeps between tasks: the warm model, and the clock that ends an idle child. One that is `ending` takes
+    no more jobs."""
 
     def __init__(self) -> None:
         self.worker, self.device = "", "cpu"  # the parent sets both before it forks
         self.slot: Any = None
+        self.ending = False
         self._idle: threading.Timer | None = None
 
     def begins_work(self) -> None:
@@ -41,8 +44,8 @@ class Child:
     def ends_work(self) -> None:
         """A child that has loaded torch gives all of its memory back by ending, once it has been idle for a while; the pool
         starts a fresh one. A task that comes in the same instant is lost with it, and rung for again."""
-        if self.slot is not None:
-            self._idle = threading.Timer(settings().warm_seconds, os._exit, (0,))
+        if self.slot is not None or self.ending:
+            self._idle = threading.Timer(settings().warm_seconds if not self.ending else 0.1, os._exit, (0,))
             self._idle.daemon = True
             self._idle.start()
 
@@ -53,9 +56,14 @@ child = Child()
 @broker.celery().task(name=broker.BELL)  # type: ignore[untyped-decorator]
 def run_next() -> None:
     """Answer the bell: run one job, then ring again for the next. Without a job that fits there is nothing to do."""
+    if child.ending:
+        return
     child.begins_work()
     try:
-        job = jobs.claim_next(child.worker, list(catalog.archs()))
+        if extensions.stale():  # edited code needs a fresh child; the supervisor rings again for it
+            child.ending = True
+            return
+        job = jobs.claim_next(child.worker, extensions.archs())
         if job is not None:
             log.info("job %s: attempt %s begins", job.id, job.attempt)
             work(job)
@@ -99,8 +107,10 @@ def _run(job: Job) -> None:
 
     torch.set_num_threads(settings().cpu_threads)
     child.slot = child.slot or Slot()
-    spec = catalog.parse_job(job.spec)
-    with StoreReporter(job) as reporter:
+    with StoreReporter(job) as reporter, extensions.names():
+        if found := extensions.load(job.arch):
+            reporter.code(found.source, found.digest)
+        spec = catalog.parse_job(job.spec)
         run(spec, find_places(spec), reporter, child.device, child.slot)
 
 

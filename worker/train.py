@@ -3,7 +3,7 @@
 import contextlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -26,7 +26,7 @@ from worker.steps import train_step
 MAX_SAVING_SHARE = 0.02  # of the time; recovery bundles come less often where they would cost more
 
 
-def train(model: BaseModel, spec: TrainSpec, surveys: list[Survey], reporter: Reporter) -> None:
+def train(model: BaseModel, spec: TrainSpec, surveys: list[Survey], controls: Mapping[str, Path], reporter: Reporter) -> None:
     """Train to `spec.train.steps`, going on from the newest whole bundle that the reporter knows. Raises Stop (after saving)
     when asked to, NonFiniteLoss, UserError."""
     state = make_state(model, spec)
@@ -35,13 +35,13 @@ def train(model: BaseModel, spec: TrainSpec, surveys: list[Survey], reporter: Re
         reporter.log(f"goes on from step {state.step} ({bundle.name})")
     data = Batches(model, spec, surveys)
     data.cache(reporter)
-    rounds = preview.configs(spec.sample, spec.sample.samples) if not spec.train.disable_sampling else []
-    embeds = preview.encode(model, rounds, reporter)
+    configs = preview.configs(spec.sample, spec.sample.samples, controls) if not spec.train.disable_sampling else []
+    previews = preview.encode(model, configs, reporter)
     saver = Saver(model, spec, state, reporter)
 
     def show(skip: set[int]) -> None:
         with state.ema.applied() if state.ema else contextlib.nullcontext():
-            preview.render(model, rounds, embeds, reporter, step=state.step, skip=skip)
+            preview.render(model, previews, reporter, step=state.step, skip=skip)
         reporter.phase("training")
 
     try:
@@ -79,13 +79,11 @@ def steps(model: BaseModel, spec: TrainSpec, state: TrainState, data: Batches, r
         for group in state.optimizer.param_groups:
             group["lr"] = lr
         total = torch.zeros((), device=model.device_torch)
-        first = 0
-        for _ in range(accumulation):
+        for micro in range(accumulation):
             batch, embeds = next(batches)
-            loss = train_step(model, spec, batch, embeds, state.step, first) / accumulation
+            loss = train_step(model, spec, batch, embeds, state.step, micro * spec.train.batch_size) / accumulation
             loss.backward()
             total += loss.detach()
-            first += len(batch.captions)
         grad_norm = clip_grad_norm_(params, spec.train.max_grad_norm)
         state.optimizer.step()
         state.optimizer.zero_grad(set_to_none=True)
@@ -103,12 +101,13 @@ def make_state(model: BaseModel, spec: TrainSpec) -> TrainState:
     torch.manual_seed(seed_for(spec.train.seed, "adapter"))
     if spec.network is not None:
         network = spec.network
+        only = network.only_if_contains or model.get_transformer_block_names() or []
         model.network = new_network(
-            root, network.linear, network.linear_alpha, network.only_if_contains, network.ignore_if_contains
+            root, network.linear, network.linear_alpha, only, network.ignore_if_contains, model.target_lora_modules
         )
     trained = root if model.network is None else model.network
-    if spec.train.gradient_checkpointing and (enable := getattr(root, "enable_gradient_checkpointing", None)):
-        enable()
+    if spec.train.gradient_checkpointing:
+        model.enable_gradient_checkpointing()
     params = {name: param for name, param in trained.named_parameters() if param.requires_grad}
     ema = Ema(params, spec.train.ema_config.ema_decay) if spec.train.ema_config.use_ema else None
     return TrainState(params, make_optimizer(params.values(), spec.train), ema)
@@ -145,7 +144,15 @@ class Saver:
     def _write_weights(self, path: Path) -> None:
         dtype = DTYPES[self.spec.save.dtype]
         job = self.spec.model_dump(mode="json")
-        meta = json_metadata(format="pt", step=self.state.step, software="safelight", arch=self.spec.model.arch, job=job)
+        version = self.model.get_base_model_version()
+        meta = json_metadata(
+            format="pt",
+            step=self.state.step,
+            software="safelight",
+            arch=self.spec.model.arch,
+            ss_base_model_version=version,
+            job=job,
+        )
         with self.state.ema.applied() if self.state.ema else contextlib.nullcontext():
             if self.model.network is None:
                 self.model.save_model(path, meta, dtype)

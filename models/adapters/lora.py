@@ -39,9 +39,11 @@ class LoraNetwork(nn.Module):
         self.multiplier = 1.0
         self.layers = nn.ModuleDict()
         self._hooks = []
+        self.pairs: list[tuple[nn.Linear, LoraLayer]] = []
         for path, base in layers.items():
             layer = LoraLayer(base, rank[path], alpha[path])
             self.layers[path.replace(".", "$")] = layer  # a module's name may hold no dot
+            self.pairs.append((base, layer))
             self._hooks.append(base.register_forward_hook(self._hook(layer)))
 
     def named_layers(self) -> Iterator[tuple[str, LoraLayer]]:
@@ -71,12 +73,21 @@ class LoraNetwork(nn.Module):
         return state
 
 
-def new_network(root: nn.Module, rank: int, alpha: float, only: Sequence[str] = (), ignore: Sequence[str] = ()) -> LoraNetwork:
-    """A fresh adapter on the linear layers of `root` whose path contains one of `only` (if given) and none of `ignore`.
+def new_network(
+    root: nn.Module,
+    rank: int,
+    alpha: float,
+    only: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    within: Sequence[str] = (),
+) -> LoraNetwork:
+    """A fresh adapter on the linear layers of `root` whose path contains one of `only` (if given) and none of `ignore`; with
+    `within`, only on those inside a module of such a class.
 
     Raises UserError naming layers that exist when a pattern matches none, or when nothing is left to train.
     """
-    linears = _linears(root)
+    homes = [f"{path}." if path else "" for path, module in root.named_modules() if type(module).__name__ in within]
+    linears = {path: layer for path, layer in _linears(root).items() if not within or path.startswith(tuple(homes))}
     for pattern in (*only, *ignore):
         if not any(pattern in path for path in linears):
             raise UserError(f"network: no layer's name contains {pattern!r}; there are: {_some(linears)}", code="no_such_layer")
@@ -112,6 +123,13 @@ def network_from_state(root: nn.Module, state: Mapping[str, torch.Tensor]) -> Lo
             layer.lora_A.copy_(part["lora_A.weight"])
             layer.lora_B.copy_(part["lora_B.weight"])
     return network
+
+
+@torch.no_grad()
+def merge_into_base(network: LoraNetwork, weight: float = 1.0) -> None:
+    """W <- W + weight * (alpha / rank) * B A for every layer: afterwards the base acts as if the adapter were on."""
+    for base, layer in network.pairs:
+        base.weight += weight * layer.scale * (layer.lora_B @ layer.lora_A).to(base.weight)
 
 
 def _linears(root: nn.Module) -> dict[str, nn.Linear]:

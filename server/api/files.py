@@ -16,16 +16,23 @@ from server.store.tables import ENDED, File, Job
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["files"])
 
-PICTURE_TYPES = {"png": "image/png", "webp": "image/webp"}
+LISTED = ("weights", "sample", "animation", "config")
+MEDIA_TYPES = {"png": "image/png", "webp": "image/webp", "mp4": "video/mp4", "wav": "audio/wav"}
 BINARY = {"schema": {"type": "string", "format": "binary"}}
-BYTES: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"image/png": BINARY}, "description": "The preview's bytes."},
-    204: {"description": "None yet."},
-    304: {"description": "None newer."},
-}
-FILE: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/octet-stream": BINARY}, "description": "The file's bytes."}
-}
+PREVIEW_CONTENT = dict.fromkeys(MEDIA_TYPES.values(), BINARY)
+FILE_CONTENT = {"application/octet-stream": BINARY}
+
+
+def bytes_of(what: str, content: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+    """The answers of a route that sends a file."""
+    return {
+        200: {"content": content, "description": f"The {what}'s bytes."},
+        206: {"content": content, "description": "The bytes of the `Range` that was asked for."},
+        416: {"description": "No byte lies in that `Range`."},
+    }
+
+
+NONE: dict[int | str, dict[str, Any]] = {204: {"description": "None yet."}, 304: {"description": "None newer."}}
 
 
 @router.get("/samples", response_model=SamplePage)
@@ -36,7 +43,7 @@ def samples(job_id: str, after: Annotated[int, Query(ge=0, le=LARGEST)] = 0) -> 
     return SamplePage(samples=[sample_view(row) for row in rows], next_after=rows[-1].number or after if rows else after)
 
 
-@router.get("/samples/latest", responses=BYTES, response_class=FileResponse)
+@router.get("/samples/latest", responses={**bytes_of("preview", PREVIEW_CONTENT), **NONE}, response_class=FileResponse)
 async def latest(
     request: Request,
     job_id: str,
@@ -68,12 +75,14 @@ async def latest(
     return _send(row, {**headers, "Safelight-Sample-Index": str(row.number), "Safelight-Sample-Step": str(row.step)})
 
 
-@router.get("/samples/{index}", responses={200: BYTES[200]}, response_class=FileResponse)
-def sample(job_id: str, index: int, thumbnail: bool = False) -> FileResponse:
-    """That preview's bytes (with `thumbnail`, a small WebP). A preview never changes, so it may be cached for good."""
-    rows = [row for row in jobs.job_files(job_id, "thumbnail" if thumbnail else "sample") if row.number == index]
+@router.get("/samples/{index}", responses=bytes_of("preview", PREVIEW_CONTENT), response_class=FileResponse)
+def sample(job_id: str, index: int, thumbnail: bool = False, animation: bool = False) -> FileResponse:
+    """That preview's bytes: PNG, MP4 or WAV; ranges are honoured. With `thumbnail`, a small WebP still of any preview; with
+    `animation`, a clip as an animated WebP. A preview never changes, so it may be cached for good."""
+    kind = "thumbnail" if thumbnail else "animation" if animation else "sample"
+    rows = [row for row in jobs.job_files(job_id, kind) if row.number == index]
     if not rows:
-        raise NotFound(f"job '{job_id}' has no preview {index}")
+        raise NotFound(f"job '{job_id}' has no preview {index}" + (" with an animation" if kind == "animation" else ""))
     return _send(rows[0], {"Cache-Control": "private, max-age=31536000, immutable"})
 
 
@@ -81,14 +90,14 @@ def sample(job_id: str, index: int, thumbnail: bool = False) -> FileResponse:
 def files(job_id: str) -> FileList:
     """Weights, previews and the job's config, oldest first. Of files with one name, the newest."""
     jobs.get(job_id)
-    newest = {row.name: row for row in jobs.job_files(job_id, "weights", "sample", "config")}
+    newest = {row.name: row for row in jobs.job_files(job_id, *LISTED)}
     return FileList(files=[file_view(row) for row in newest.values()])
 
 
-@router.get("/files/{path:path}", responses=FILE, response_class=FileResponse)
+@router.get("/files/{path:path}", responses=bytes_of("file", FILE_CONTENT), response_class=FileResponse)
 def file(job_id: str, path: str) -> FileResponse:
     """One file of the job; ranges are honoured."""
-    rows = [row for row in jobs.job_files(job_id, "weights", "sample", "config") if row.name == path]
+    rows = [row for row in jobs.job_files(job_id, *LISTED) if row.name == path]
     if not rows:
         raise NotFound(f"job '{job_id}' has no file '{path}'")
     return _send(rows[-1], {})
@@ -98,11 +107,10 @@ def _send(row: File, headers: dict[str, str]) -> FileResponse:
     path = job_folder(row.job_id) / row.path
     if not path.is_file():
         raise NotFound(f"'{row.name}' is not on disk any more")
-    picture = PICTURE_TYPES.get(path.suffix.lstrip("."))
-    disposition = "inline" if picture else "attachment"
-    return FileResponse(
-        path, 200, headers, picture or "application/octet-stream", filename=path.name, content_disposition_type=disposition
-    )
+    media_type = MEDIA_TYPES.get(path.suffix.lstrip("."))
+    if media_type:  # without a name: one here would win over the name that a page gives its download
+        return FileResponse(path, 200, {**headers, "Content-Disposition": "inline"}, media_type)
+    return FileResponse(path, 200, headers, "application/octet-stream", filename=path.name)
 
 
 def _job_and_newest(job_id: str, prompt_index: int | None) -> tuple[Job, File | None]:

@@ -2,12 +2,13 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
 from pydantic import StringConstraints
 
 from models import catalog
 from models.errors import Problem, SpecError
 from server.api.deps import LARGEST, StrictJson, announce
+from server.api.extensions import refresh
 from server.api.plan import make_plan
 from server.api.shapes import CancelMany, JobChange, JobList, JobView, Plan, ProblemBody, job_view
 from server.store import jobs
@@ -22,10 +23,11 @@ SPEC_BODY = {
 PATCH_BODY = {"requestBody": {"content": {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}}}
 BAD = {"model": ProblemBody, "content": {"application/problem+json": {}}}
 ERRORS: dict[int | str, dict[str, Any]] = {404: BAD, 409: BAD, 422: BAD}
+CATALOGUE = [Depends(refresh)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 
 
-@router.post("", status_code=202, response_model=JobView, responses=ERRORS, openapi_extra=SPEC_BODY)
+@router.post("", status_code=202, response_model=JobView, responses=ERRORS, openapi_extra=SPEC_BODY, dependencies=CATALOGUE)
 def create(body: StrictJson, response: Response, idempotency_key: Annotated[Key | None, Header()] = None) -> JobView:
     """Queue a job. The same Idempotency-Key with the same body gives the same job again, also after a restart."""
     job = jobs.made_with(idempotency_key, body) if idempotency_key else None
@@ -40,7 +42,7 @@ def create(body: StrictJson, response: Response, idempotency_key: Annotated[Key 
     return _view(job.id)
 
 
-@router.post("/validate", response_model=Plan, responses={422: BAD}, openapi_extra=SPEC_BODY)
+@router.post("/validate", response_model=Plan, responses={422: BAD}, openapi_extra=SPEC_BODY, dependencies=CATALOGUE)
 def validate(body: StrictJson) -> Plan:
     """What this job would do, before any GPU time; nothing is stored. 422 only when the body is no job at all."""
     if not isinstance(body, dict) or not isinstance(body.get("kind"), str):
@@ -99,7 +101,14 @@ def cancel(job_id: str) -> JobView:
     return _view(job_id)
 
 
-@router.post("/{job_id}/resume", status_code=202, response_model=JobView, responses=ERRORS, openapi_extra=PATCH_BODY)
+@router.post(
+    "/{job_id}/resume",
+    status_code=202,
+    response_model=JobView,
+    responses=ERRORS,
+    openapi_extra=PATCH_BODY,
+    dependencies=CATALOGUE,
+)
 def resume(job_id: str, body: StrictJson) -> JobView:
     """Queue an ended job again; it goes on from its newest bundle. The body may change keys of the spec, for
     instance `{"train": {"steps": 3000}}`; what the saved weights depend on cannot change."""

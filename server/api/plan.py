@@ -4,7 +4,7 @@ from typing import Any
 
 from models import catalog, datasets
 from models.errors import Problem, SpecError
-from models.spec import JobSpec, SampleSpec, TrainSpec
+from models.spec import JobSpec, SampleSpec, TrainSpec, control_paths
 from server.api.shapes import Plan
 from server.store import files, workers
 from server.store.files import PathRefused
@@ -46,15 +46,19 @@ def make_plan(asked: Any) -> Plan:
 
 
 def _weights_problems(spec: JobSpec) -> list[Problem]:
-    named = [("/model/name_or_path", spec.model.name_or_path)]
-    if spec.model.te_name_or_path:
-        named.append(("/model/te_name_or_path", spec.model.te_name_or_path))
+    named = [
+        (f"/model/{key}", given)
+        for key in ("name_or_path", "te_name_or_path", "vae_path", "assistant_lora_path")
+        if (given := getattr(spec.model, key))
+    ]
     if isinstance(spec, SampleSpec):
         named += [(f"/adapters/{index}/path", adapter.path) for index, adapter in enumerate(spec.adapters)]
+    checks = [(pointer, given, files.weights_path) for pointer, given in named]
+    checks += [(pointer, given, files.data_file) for given, pointer in control_paths(spec).items()]
     problems = []
-    for pointer, given in named:
+    for pointer, given, look in checks:
         try:
-            files.weights_path(given)
+            look(given)
         except PathRefused as error:
             problems.append(Problem(pointer, str(error)))
     return problems

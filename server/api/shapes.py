@@ -1,6 +1,6 @@
 """What the API answers with. Requests of jobs are models.spec; these are the replies."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from pydantic import Field
@@ -176,7 +176,8 @@ class Metrics(Spec):
 
 
 class SampleView(Spec):
-    """A preview."""
+    """A preview. What is null does not apply to its medium: clips have frames, sounds have channels, pictures last no time. The size
+    of a sound is that of its waveform's picture, the thumbnail; `animation_url` is a clip as a WebP."""
 
     index: int
     step: int
@@ -188,8 +189,15 @@ class SampleView(Spec):
     height: int
     guidance_scale: float
     sample_steps: int
+    media: Literal["image", "video", "audio"] = "image"  # previews made before there were clips do not say
+    num_frames: int | None = None
+    fps: float | None = None
+    duration_seconds: float | None = None
+    sample_rate: int | None = None
+    channels: int | None = None
     url: str
     thumbnail_url: str
+    animation_url: str | None = None
     created_at: str
 
 
@@ -266,7 +274,7 @@ def event_view(event: Event) -> EventView:
     """The event as stored, with the addresses of what it speaks of."""
     shared = {name: getattr(event, name) for name in EventView.model_fields}
     if event.type == "sample":
-        shared["data"] = {**event.data, **sample_urls(event.job_id, event.data["index"])}
+        shared["data"] = {**event.data, **sample_urls(event.job_id, event.data["index"], event.data)}
     elif event.type == "checkpoint":
         shared["data"] = {**event.data, "url": file_url(event.job_id, event.data["path"])}
     return EventView(**shared)
@@ -275,13 +283,14 @@ def event_view(event: Event) -> EventView:
 def sample_view(row: File) -> SampleView:
     number = row.number or 0
     return SampleView.model_validate(
-        {"index": number, "created_at": row.created_at, **sample_urls(row.job_id, number), **row.info}
+        {"index": number, "created_at": row.created_at, **sample_urls(row.job_id, number, row.info), **row.info}
     )
 
 
-def sample_urls(job_id: str, index: int) -> dict[str, str]:
+def sample_urls(job_id: str, index: int, record: dict[str, Any]) -> dict[str, str]:
     url = f"/v1/jobs/{job_id}/samples/{index}"
-    return {"url": url, "thumbnail_url": f"{url}?thumbnail=1"}
+    urls = {"url": url, "thumbnail_url": f"{url}?thumbnail=1"}
+    return {**urls, "animation_url": f"{url}?animation=1"} if record.get("media") == "video" else urls
 
 
 def file_view(row: File) -> FileView:

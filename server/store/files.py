@@ -38,6 +38,14 @@ def dataset_folder(given: str) -> Path:
     return path
 
 
+def data_file(given: str) -> Path:
+    """A single file of data (a control image): under the datasets folder if relative. Raises PathRefused."""
+    path = _allowed(given, settings().home / "datasets")
+    if not path.is_file():
+        raise PathRefused(f"{path} is {'not a file' if path.exists() else 'missing'}")
+    return path
+
+
 def weights_path(given: str) -> Path | str:
     """The file or folder for a weights path: `job:ID/file`, a path under the models folder or an absolute one. Words that name
     no file (`random`, `org/name` on a hub) come back as they are. Raises PathRefused."""

@@ -150,7 +150,7 @@ def tell(
             if file.kind == "sample":
                 file.number = job.num_samples = job.num_samples + 1
                 told = [(kind, {"index": file.number, **data} if kind == "sample" else data) for kind, data in told]
-            if file.kind == "thumbnail":
+            if file.kind in ("thumbnail", "animation"):
                 file.number = job.num_samples  # of the preview that is told with it
             if file.kind == "bundle":
                 job.failures = 0

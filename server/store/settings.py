@@ -23,13 +23,14 @@ class Settings(BaseSettings):
     redis_url: str = ""
     token: SecretStr = SecretStr("")
     data_roots: Annotated[list[Path], NoDecode] = [Path("~")]
+    extensions: Annotated[list[Path], NoDecode] = []
     offline: bool = False
     warm_seconds: float = Field(60, ge=0)
     lease_seconds: float = Field(20, gt=0)
     cpu_threads: int = Field(1, ge=1)
     log_level: str = "INFO"
 
-    @field_validator("allowed_hosts", "data_roots", mode="before")
+    @field_validator("allowed_hosts", "data_roots", "extensions", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value

@@ -82,7 +82,7 @@ class Event(SQLModel, table=True):
 
 class File(SQLModel, table=True):
     """A file that a job made; it exists for us once this row does. `path` is under the job's folder, `name` is what users see.
-    `kind` is weights, sample, thumbnail or bundle; `number` is a preview's index."""
+    `kind` is weights, sample, thumbnail, animation, config or bundle; `number` is a preview's index."""
 
     __table_args__ = (Index("file_kind", "job_id", "kind", "number"), Index("file_name", "job_id", "name"))
 
@@ -122,6 +122,19 @@ class Worker(SQLModel, table=True):
     versions: dict[str, str] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     memory_used: int | None = None
     memory_total: int | None = None
+
+
+class ExtensionArch(SQLModel, table=True):
+    """An architecture that a worker found in a folder elsewhere. `digest` is that of the folder's source files; `card` and `schemas`
+    are empty when `broken` says why it cannot be used."""
+
+    name: str = Field(primary_key=True)
+    source: str
+    digest: str
+    card: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    schemas: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    broken: str | None = None
+    seen_at: str = Field(default_factory=now)
 
 
 class Session(SQLModel, table=True):

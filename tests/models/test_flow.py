@@ -33,6 +33,13 @@ def test_mix_equals_the_scale_noise_of_diffusers(pair) -> None:
     assert torch.equal(flow.mix(clean[:3], noise[:3], times), scheduler.scale_noise(clean[:3], times, noise[:3]))
 
 
+def test_half_precision_latents_are_mixed_at_the_very_timestep(pair) -> None:
+    clean, noise = (latents.bfloat16() for latents in pair)
+    times = torch.tensor([1.3, 249.7, 501.0, 503.0, 873.25, 999.0])
+    wanted = flow.mix(clean.double(), noise.double(), times)
+    assert torch.equal(flow.mix(clean, noise, times), wanted.bfloat16())
+
+
 def test_one_timestep_serves_the_whole_batch(pair) -> None:
     clean, noise = pair
     assert torch.equal(flow.mix(clean, noise, torch.tensor([300.0])), flow.mix(clean, noise, torch.full((6,), 300.0)))

@@ -215,3 +215,16 @@ def test_gradient_checkpointing_gives_the_same_gradients(unet: Any) -> None:
     plain, checkpointed = gradients(False), gradients(True)
     assert all(bool(grad.abs().sum() > 0) for grad in plain)
     assert all(torch.equal(one, other) for one, other in zip(plain, checkpointed, strict=True))
+
+
+def test_only_layers_inside_the_named_classes_are_trained() -> None:
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+    root = nn.ModuleDict({"inner": Inner(), "outer": nn.Linear(4, 4)})
+    assert [path for path, _ in new_network(root, 2, 2.0, within=["Inner"]).named_layers()] == ["inner.linear"]
+    assert len(list(new_network(root["inner"], 2, 2.0, within=["Inner"]).named_layers())) == 1
+    with pytest.raises(UserError, match="leave no layer to train"):
+        new_network(root, 2, 2.0, within=["Absent"])

@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from models import catalog
 from models.archs.pocket.model import PocketModel, bundled_encoder, write_tiny
-from models.base import Batch, GenerateConfig, generate_images
+from models.batch import Batch, GenerateImageConfig
 from models.errors import UserError
 from models.prompt_embeds import AdvancedPromptEmbeds
 from models.weights import save_tensors
@@ -99,8 +99,8 @@ def test_a_preview_is_that_of_a_plain_loop_with_diffusers_scheduler(
         with_prompt, without = (theirs(x, t, encoder_hidden_states=s[None], class_labels=s).sample for s in (cond, uncond))
         x = scheduler.step(without + scale * (with_prompt - without), t, x).prev_sample
     wanted = ((F.pixel_shuffle(x, 2)[0].clamp(-1, 1) + 1) * 127.5).permute(1, 2, 0).numpy()
-    config = GenerateConfig(PROMPT, "blurry", width=48, height=32, seed=11, guidance_scale=scale, num_inference_steps=steps)
-    (image,) = generate_images(model, [config], {text: model.encode_prompt(text) for text in (PROMPT, "blurry")})
+    config = GenerateImageConfig(PROMPT, "blurry", width=48, height=32, seed=11, guidance_scale=scale, num_inference_steps=steps)
+    (image,) = model.generate_images([config], lambda _: (model.encode_prompt(PROMPT), model.encode_prompt("blurry")))
     assert image.size == (48, 32)
     assert np.abs(np.asarray(image, dtype=np.float32) - wanted).max() <= 1
     assert np.asarray(image).std() > 1

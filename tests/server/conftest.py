@@ -77,16 +77,16 @@ def job_in(claimed: Callable[..., Job], add: Callable[..., str]) -> Callable[...
 
 @pytest.fixture
 def preview(home: Path) -> Callable[..., bytes]:
-    """`preview(job, step)`: the worker makes a preview of a prompt; the answer is its bytes."""
+    """`preview(job, step)`: the worker makes a preview of a prompt; the answer is its bytes. `record` is what it says beyond that."""
 
-    def make(job: Job, step: int, prompt_index: int = 0, name: str | None = None) -> bytes:
+    def make(job: Job, step: int, prompt_index: int = 0, name: str | None = None, **record: Any) -> bytes:
         path = attempt_folder(job.id, job.attempt) / "samples" / (name or f"{step:09d}_{prompt_index}.png")
         path.parent.mkdir(parents=True, exist_ok=True)
         data = PNG + f"of step {step}, prompt {prompt_index}".encode()
         path.write_bytes(data)
         small = path.with_suffix(".webp")
         small.write_bytes(b"RIFF small " + data)
-        info = {**PREVIEW, "step": step, "prompt_index": prompt_index}
+        info = {**PREVIEW, "step": step, "prompt_index": prompt_index, **record}
         files = [
             File(**row(job, path), kind="sample", name=f"samples/{path.name}", step=step, info=info),
             File(**row(job, small), kind="thumbnail", name=f"thumbnails/{small.name}", step=step),

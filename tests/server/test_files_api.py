@@ -164,6 +164,57 @@ def test_a_preview_can_be_read_in_pieces(client, claimed, preview) -> None:
         assert (answer.status_code, answer.content) == (206, data[1:4])
 
 
+VIDEO = {"media": "video", "num_frames": 10, "fps": 8, "duration_seconds": 1.25}
+AUDIO = {"media": "audio", "sample_rate": 8000, "channels": 2, "duration_seconds": 0.5}
+OF_MEDIA = ("media", "num_frames", "fps", "duration_seconds", "sample_rate", "channels", "animation_url")
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "media_type", "told"),
+    [
+        # Previews that were told before there were clips do not say what they are.
+        ("1.png", {}, "image/png", ("image", None, None, None, None, None, None)),
+        ("1.png", {"media": "image"}, "image/png", ("image", None, None, None, None, None, None)),
+        ("1.mp4", VIDEO, "video/mp4", ("video", 10, 8.0, 1.25, None, None, "?animation=1")),
+        ("1.wav", AUDIO, "audio/wav", ("audio", None, None, 0.5, 8000, 2, None)),
+    ],
+)
+def test_a_preview_says_what_it_is_and_seeks(client, claimed, preview, name, record, media_type, told) -> None:
+    job = claimed()
+    data = preview(job, 1, name=name, **record)
+    base = f"/v1/jobs/{job.id}/samples"
+    (sample,) = client.get(base).json()["samples"]
+    address = told[-1] and f"{base}/1{told[-1]}"
+    assert tuple(sample[key] for key in OF_MEDIA) == (*told[:-1], address)
+    for path in (f"{base}/1", f"{base}/latest", f"/v1/jobs/{job.id}/files/samples/{name}"):
+        answer = client.get(path)
+        assert (answer.content, answer.headers["content-type"], answer.headers["accept-ranges"]) == (data, media_type, "bytes")
+        assert answer.headers["content-disposition"] == "inline"  # a name would win over the one that a page gives its download
+        part = client.get(path, headers={"Range": "bytes=2-5"})
+        assert (part.status_code, part.content, part.headers["content-type"]) == (206, data[2:6], media_type)
+        assert part.headers["content-range"] == f"bytes 2-5/{len(data)}"
+    small = client.get(sample["thumbnail_url"])
+    assert (small.content, small.headers["content-type"]) == (b"RIFF small " + data, "image/webp")
+    (event,) = [event for event in client.get(f"/v1/jobs/{job.id}/events").json()["events"] if event["type"] == "sample"]
+    assert (event["data"].get("media", "image"), event["data"].get("animation_url")) == (told[0], address)
+
+
+def test_a_picture_has_no_animation(client, claimed, preview) -> None:
+    job = claimed()
+    preview(job, 1)
+    answer = client.get(f"/v1/jobs/{job.id}/samples/1?animation=1")
+    assert (answer.status_code, answer.json()["detail"]) == (404, f"job '{job.id}' has no preview 1 with an animation")
+
+
+def test_the_schema_names_every_kind_of_preview(client) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    for path in ("/v1/jobs/{job_id}/samples/{index}", "/v1/jobs/{job_id}/samples/latest"):
+        answers = paths[path]["get"]["responses"]
+        for status in ("200", "206"):
+            assert set(answers[status]["content"]) == {"image/png", "image/webp", "video/mp4", "audio/wav"}
+        assert "416" in answers
+
+
 def test_a_file_that_is_gone_from_the_disk_is_not_found(client, claimed, save) -> None:
     job = claimed()
     save(job, "weights", "a.bin").unlink()

@@ -130,3 +130,21 @@ def test_captions_are_dropped_as_often_as_asked_with_the_embeds_of_the_empty_tex
         seen.update(caption == "" for caption in batch.captions)
         assert [float(item) for item in embeds.text_embeds] == [len(caption) for caption in batch.captions]
     assert seen[True] / seen.total() == pytest.approx(rate, abs=0.05)
+
+
+def test_small_batches_drop_the_captions_that_one_large_batch_would(pictures, tmp_path) -> None:
+    """Over a step's whole batch, what is dropped depends on the place alone."""
+    folder = pictures("four", 4)
+
+    def dropped(**train: int) -> list[list[bool]]:
+        spec = spec_for(caption_dropout_rate=0.5)
+        spec = spec.model_copy(update={"train": spec.train.model_copy(update=train)})
+        made = Batches(Plain(), spec, [datasets.survey(spec.datasets[0], folder)])
+        made.cache(Reporter(tmp_path / "run", 1))
+        stream = made.from_number(0)
+        steps = [[next(stream)[0] for _ in range(spec.train.gradient_accumulation)] for _ in range(8)]
+        return [[caption == "" for batch in step for caption in batch.captions] for step in steps]
+
+    large = dropped(batch_size=4)
+    assert dropped(batch_size=2, gradient_accumulation=2) == large
+    assert len(set(map(tuple, large))) > 1

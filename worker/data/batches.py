@@ -8,10 +8,11 @@ from random import Random
 
 import torch
 
-from models.base import BaseModel, Batch
+from models.base import BaseModel, Embeds
+from models.batch import Batch
 from models.buckets import epoch_batches
 from models.datasets import Item, Survey
-from models.prompt_embeds import AdvancedPromptEmbeds
+from models.prompt_embeds import concat_prompt_embeds
 from models.spec import TrainSpec
 from worker.data.decode import pixels
 from worker.report import Reporter
@@ -43,7 +44,7 @@ class Batches:
             for item, size in survey.entries(dataset, divisibility)
         ]
         self._latents: dict[tuple[Item, tuple[int, int]], torch.Tensor] = {}
-        self._embeds: dict[str, AdvancedPromptEmbeds] = {}
+        self._embeds: dict[str, Embeds] = {}
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
     def cache(self, reporter: Reporter) -> None:
@@ -63,7 +64,7 @@ class Batches:
                 self._latents[key] = self.model.encode_images([picture])[0].cpu()
         reporter.phase("caching", total, total)
 
-    def from_number(self, first: int) -> Iterator[tuple[Batch, AdvancedPromptEmbeds]]:
+    def from_number(self, first: int) -> Iterator[tuple[Batch, Embeds]]:
         """Micro-batches first, first + 1, ... without end, the next ones decoded in threads meanwhile."""
         with ThreadPoolExecutor(max_workers=AHEAD) as pool:
             coming: deque[Future[list[torch.Tensor]]] = deque()
@@ -74,7 +75,7 @@ class Batches:
                 yield self._batch(number, coming.popleft().result())
                 number += 1
 
-    def _batch(self, number: int, pictures: list[torch.Tensor]) -> tuple[Batch, AdvancedPromptEmbeds]:
+    def _batch(self, number: int, pictures: list[torch.Tensor]) -> tuple[Batch, Embeds]:
         members = self._members(number)
         entries = [self.entries[index] for index in members]
         tensor = None
@@ -84,14 +85,16 @@ class Batches:
                 latents = self.model.encode_images(tensor)
         else:
             latents = torch.stack([self._latents[entry.item, entry.size] for entry in entries]).to(self.model.device_torch)
-        captions = [
-            ""
-            if Random(seed_for(self.spec.train.seed, number, place, "caption")).random() < entry.dropout
-            else entry.item.caption
-            for place, entry in enumerate(entries)
-        ]
-        embeds = AdvancedPromptEmbeds.concat_prompt_embeds([self._embeds[c] for c in captions], self.model.te_padding_side)
+        step, micro = divmod(number, self.spec.train.gradient_accumulation)
+        first = micro * self.spec.train.batch_size
+        captions = [self._caption(entry, step, first + place) for place, entry in enumerate(entries)]
+        embeds = concat_prompt_embeds([self._embeds[c] for c in captions], self.model.te_padding_side)
         return Batch(latents, captions, tensor), embeds
+
+    def _caption(self, entry: Entry, step: int, place: int) -> str:
+        """The caption of the sample at this place of an optimizer step's whole batch, or "" where it is dropped."""
+        chance = Random(seed_for(self.spec.train.seed, step, place, "caption")).random()
+        return "" if chance < entry.dropout else entry.item.caption
 
     def _pictures(self, members: list[int]) -> list[torch.Tensor]:
         """Pixels of the batch, unless all of it is cached."""

@@ -18,5 +18,10 @@ def pixels(path: Path, width: int, height: int) -> torch.Tensor:
     if covering != image.size:
         image = image.resize(covering, Image.Resampling.BICUBIC)
     left, top = (image.width - width) // 2, (image.height - height) // 2
-    levels_HWC = np.asarray(image.crop((left, top, left + width, top + height)))
-    return torch.from_numpy(levels_HWC.copy()).permute(2, 0, 1).float() / 127.5 - 1
+    return unit_pixels(image.crop((left, top, left + width, top + height))) * 2 - 1
+
+
+def unit_pixels(image: Image.Image) -> torch.Tensor:
+    """(3, H, W) in [0, 1] of an RGB picture."""
+    levels_HWC = np.asarray(image)
+    return torch.from_numpy(levels_HWC.copy()).permute(2, 0, 1).float() / 255

@@ -15,7 +15,8 @@ from PIL import Image
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from models.base import BaseModel, GenerateConfig
+from models.base import BaseModel
+from models.batch import GenerateImageConfig
 from models.errors import UserError
 from models.prompt_embeds import AdvancedPromptEmbeds
 from models.samplers import euler, flow_timesteps
@@ -31,7 +32,7 @@ class PocketModel(BaseModel):
     """See the card for what it is for."""
 
     arch: ClassVar[str] = "pocket"
-    use_old_lokr_format: ClassVar[bool] = False
+    use_old_lokr_format = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -61,7 +62,7 @@ class PocketModel(BaseModel):
     def decode_latents(self, latents: torch.Tensor, device: Any = None, dtype: torch.dtype | None = None) -> torch.Tensor:
         return F.pixel_shuffle(latents, SHUFFLE).to(device or self.device_torch, dtype or self.torch_dtype)
 
-    def get_prompt_embeds(self, prompt: list[str]) -> AdvancedPromptEmbeds:
+    def get_prompt_embeds(self, prompt: list[str], control_images: Any = None) -> AdvancedPromptEmbeds:
         """(1, 384) per prompt: the mean over its tokens, scaled to unit variance. One prompt at a time, so that the numbers do
         not depend on its neighbours' lengths."""
         tokens = []
@@ -103,7 +104,7 @@ class PocketModel(BaseModel):
     def generate_single_image(
         self,
         pipeline: Any,
-        gen_config: GenerateConfig,
+        gen_config: GenerateImageConfig,
         conditional_embeds: AdvancedPromptEmbeds,
         unconditional_embeds: AdvancedPromptEmbeds,
         generator: torch.Generator,

@@ -50,7 +50,7 @@ export interface JobPage {
   next_cursor: string | null;
 }
 
-/** One preview: a picture made of one prompt at one step. */
+/** One preview: a picture, clip or sound made of one prompt at one step. A sound's size is that of its waveform, the thumbnail. */
 export interface Sample {
   index: number;
   step: number;
@@ -61,8 +61,15 @@ export interface Sample {
   height: number;
   guidance_scale?: number | null;
   sample_steps?: number | null;
+  media?: 'image' | 'video' | 'audio' | null;
+  num_frames?: number | null;
+  fps?: number | null;
+  duration_seconds?: number | null;
+  sample_rate?: number | null;
+  channels?: number | null;
   url: string;
   thumbnail_url: string | null;
+  animation_url?: string | null;
   created_at: string;
 }
 

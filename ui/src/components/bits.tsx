@@ -2,9 +2,11 @@
 import type { ReactNode } from 'react';
 import type { FeedState } from '../api/feed';
 import type { Job, Sample } from '../api/types';
-import { formatAgo, formatExact } from '../lib/format';
+import { formatAgo, formatExact, formatLength } from '../lib/format';
+import { mediumOf } from '../lib/media';
 import { isActive } from '../lib/status';
 import { useNow } from '../lib/useNow';
+import { PlayIcon } from './icons';
 import { LastingImage } from './LastingImage';
 
 /** "3 min ago", with the exact time on hover. */
@@ -24,10 +26,13 @@ export function ProgressBar({ job, label }: { job: Job; label: string }) {
 }
 
 /** From this enlargement on, pixels are shown as squares: smoothing would only blur what is there. */
-const CRISP_FROM = 4;
+export const CRISP_FROM = 4;
+
+/** From this width on, the mark of a clip or a sound has room to say how long it is. */
+const LENGTH_FROM = 64;
 
 interface PictureProps {
-  sample: Pick<Sample, 'width' | 'height' | 'url' | 'thumbnail_url' | 'prompt' | 'step'>;
+  sample: Pick<Sample, 'width' | 'height' | 'url' | 'thumbnail_url' | 'prompt' | 'step' | 'media' | 'duration_seconds'>;
   /** The width it is shown at, in CSS pixels; decides between smooth and crisp. */
   shownAt: number;
   full?: boolean;
@@ -35,10 +40,12 @@ interface PictureProps {
   eager?: boolean;
 }
 
-/** A preview in its reserved space. Small pictures come as they are: a thumbnail of 64 pixels helps nobody. */
+/** A preview in its reserved space. Small pictures come as they are: a thumbnail of 64 pixels helps nobody. Of a clip or a sound the
+ *  still is shown, with a mark that says that it plays. */
 export function Picture({ sample, shownAt, full = false, alt, eager = false }: PictureProps) {
   const crisp = sample.width > 0 && shownAt / sample.width >= CRISP_FROM;
-  const src = full || sample.width <= shownAt || !sample.thumbnail_url ? sample.url : sample.thumbnail_url;
+  const plays = mediumOf(sample) !== 'image';
+  const src = plays ? (sample.thumbnail_url ?? undefined) : full || sample.width <= shownAt || !sample.thumbnail_url ? sample.url : sample.thumbnail_url;
   return (
     <div className="picture" style={{ aspectRatio: `${sample.width || 1} / ${sample.height || 1}` }}>
       <LastingImage
@@ -51,6 +58,12 @@ export function Picture({ sample, shownAt, full = false, alt, eager = false }: P
         decoding="async"
         draggable={false}
       />
+      {plays && (
+        <span className="play-mark" aria-hidden="true">
+          <PlayIcon size={10} />
+          {shownAt >= LENGTH_FROM && sample.duration_seconds != null && formatLength(sample.duration_seconds)}
+        </span>
+      )}
     </div>
   );
 }

@@ -24,5 +24,7 @@ export const RightIcon = icon(<path d="M7.5 4.5L13 10l-5.5 5.5" />);
 export const CloseIcon = icon(<path d="M5 5l10 10M15 5L5 15" />);
 export const SearchIcon = icon(<path d="M9 3.5a5.5 5.5 0 100 11 5.5 5.5 0 000-11zM13 13l3.5 3.5" />);
 export const DownloadIcon = icon(<path d="M10 3v10M5.5 9L10 13.5 14.5 9M4 17h12" />);
+export const PlayIcon = icon(<path d="M6 4l9 6-9 6z" fill="currentColor" />);
+export const ExpandIcon = icon(<path d="M4 8V4h4M12 4h4v4M16 12v4h-4M8 16H4v-4" />);
 export const CheckIcon = icon(<path d="M4.5 10.5l3.5 3.5 7.5-8" />);
 export const AlertIcon = icon(<path d="M10 3.5l7 12.5H3zM10 8.5v3M10 13.8h.01" />);

@@ -29,6 +29,13 @@ export function formatDuration(seconds: number): string {
   return plural(Math.floor(h / 24), 'day');
 }
 
+/** How long a clip or a sound plays: "1.3 s", "12 s", "1:15". */
+export function formatLength(seconds: number): string {
+  if (seconds < 9.95) return `${Number(seconds.toFixed(1))} s`;
+  const s = Math.round(seconds);
+  return s < 60 ? `${s} s` : `${Math.floor(s / 60)}:${String(s % 60).padStart(2, '0')}`;
+}
+
 export function formatAgo(iso: string, now: number): string {
   const seconds = (now - Date.parse(iso)) / 1000;
   if (seconds < 45) return 'just now';

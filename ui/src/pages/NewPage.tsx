@@ -22,7 +22,9 @@ export function NewPage() {
   const usable = (archs.data ?? []).filter(({ broken }) => !broken);
   const copied = source.data && getAt(source.data.spec, '/model/arch');
   const wanted = from ? copied : archName;
-  const arch = usable.find((one) => one.arch === wanted) ?? (from ? undefined : usable[0]);
+  // A newcomer starts with a model that needs no download, if there is one.
+  const first = usable.find(({ capabilities }) => capabilities.includes('from_scratch')) ?? usable[0];
+  const arch = usable.find((one) => one.arch === wanted) ?? (from ? undefined : first);
   const detail = useQuery({ queryKey: ['arch', arch?.arch], queryFn: () => api.arch(arch?.arch ?? ''), enabled: arch !== undefined, staleTime: Infinity });
   const presets = detail.data?.presets ?? [];
   const preset = presets.find(({ name }) => name === presetName) ?? presets[0];

@@ -4,6 +4,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'react';
 import type { Sample } from '../../api/types';
 import { Picture } from '../../components/bits';
 import { formatCount } from '../../lib/format';
+import { nameOf } from '../../lib/media';
 import type { Grid } from './grid';
 
 const CELL = 72;
@@ -91,7 +92,7 @@ export function ContactSheet({ grid, at, onOpen, onPick }: SheetProps) {
                 </button>
                 {column.cells.map((sample, row) =>
                   sample ? (
-                    <button key={sample.index} type="button" className="sheet-cell" style={{ height: cellHeight }} data-sample-index={sample.index} onClick={() => onOpen(sample)} aria-label={`Open ${sample.prompt || 'picture'}, step ${sample.step}, full screen`}>
+                    <button key={sample.index} type="button" className="sheet-cell" style={{ height: cellHeight }} data-sample-index={sample.index} onClick={() => onOpen(sample)} aria-label={`Open ${nameOf(sample)}, step ${sample.step}, full screen`}>
                       <CellPicture sample={sample} flying={virtual.isScrolling} />
                     </button>
                   ) : (

@@ -14,7 +14,7 @@ export function Files() {
   }
   if (!files.data) return <div className="skeleton" style={{ height: 200 }} />;
   // Previews have a tab of their own, and there may be thousands.
-  const shown = files.data.filter(({ kind }) => kind !== 'sample' && kind !== 'thumbnail');
+  const shown = files.data.filter(({ kind }) => kind !== 'sample' && kind !== 'thumbnail' && kind !== 'animation');
   if (shown.length === 0) return <p className="dim previews-none">No files yet. The first checkpoint appears here when it is saved.</p>;
   return (
     <table className="ended files">

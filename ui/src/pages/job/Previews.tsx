@@ -4,6 +4,7 @@ import { useOpenJob, useStoreVersion } from '../../api/jobStream';
 import type { Sample } from '../../api/types';
 import { Range } from '../../components/Range';
 import { formatCount, plural } from '../../lib/format';
+import { mediumOf, NOUN } from '../../lib/media';
 import { isEnded } from '../../lib/status';
 import { useParam } from '../../lib/useParam';
 import { ContactSheet } from './ContactSheet';
@@ -69,6 +70,9 @@ export function Previews({ loaded }: { loaded: boolean }) {
       </div>
     );
   }
+  const media = new Set(samples.map(mediumOf));
+  const [medium] = media;
+  const noun = media.size === 1 && medium ? NOUN[medium] : 'preview';
   const last = grid.columns.length - 1;
   const chosen = grid.columns.findIndex(({ key }) => key === step);
   const at = chosen < 0 ? last : chosen;
@@ -81,7 +85,7 @@ export function Previews({ loaded }: { loaded: boolean }) {
           <Scrubber grid={grid} at={at} following={chosen < 0} onPick={pick} />
           <Stage grid={grid} at={at} onOpen={open} />
           <h2 className="sheet-title">
-            Contact sheet <span className="dim">{plural(samples.length, 'picture')}, {plural(grid.columns.length, 'step')}</span>
+            Contact sheet <span className="dim">{plural(samples.length, noun)}, {plural(grid.columns.length, 'step')}</span>
           </h2>
           <ContactSheet grid={grid} at={at} onOpen={open} onPick={pick} />
         </>

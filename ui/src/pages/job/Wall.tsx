@@ -1,5 +1,6 @@
 import type { Sample } from '../../api/types';
 import { Picture } from '../../components/bits';
+import { nameOf } from '../../lib/media';
 
 /** All pictures of a job that only makes pictures, newest first. */
 export function Wall({ samples, onOpen }: { samples: readonly Sample[]; onOpen: (sample: Sample) => void }) {
@@ -7,7 +8,7 @@ export function Wall({ samples, onOpen }: { samples: readonly Sample[]; onOpen: 
     <ul className="wall">
       {[...samples].reverse().map((sample) => (
         <li key={sample.index}>
-          <button type="button" className="stage-picture" data-sample-index={sample.index} onClick={() => onOpen(sample)} aria-label={`Open ${sample.prompt || 'picture'} full screen`} data-nav>
+          <button type="button" className="stage-picture" data-sample-index={sample.index} onClick={() => onOpen(sample)} aria-label={`Open ${nameOf(sample)} full screen`} data-nav>
             <Picture sample={sample} shownAt={256} alt="" />
           </button>
           <p className="stage-caption" title={sample.prompt}>{sample.prompt}</p>

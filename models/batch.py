@@ -1,0 +1,98 @@
+"""What crosses the contract beside tensors: the batch that a training step sees, and the picture, clip or sound to make.
+
+Field names are ai-toolkit's, so that an architecture written for it finds what it looks for.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """What a step may want to know of the dataset that its items come from."""
+
+    do_i2v: bool = False
+    do_audio: bool = False
+    num_frames: int = 1
+    fps: int = 16
+    auto_frame_count: bool = False
+    trim_auto_frame_count_tail: bool = True
+
+
+@dataclass
+class Batch:
+    """B items, on the model's device. Absent parts are None.
+
+    latents              (B, C, h, w), video (B, C, F, h, w)
+    tensor               pixels (B, 3, H, W), video (B, T, 3, H, W), in [-1, 1]; None where latents were cached
+    control_tensor       (B, 3, H, W) or (B, N, 3, H, W) in [0, 1]
+    control_tensor_list  per item a list of (3, H, W) in [0, 1], each at its own size
+    mask_tensor          (B, 1, H, W) in [0, 1]
+    first_frame_latents  (B, C, 1, h, w)
+    file_items           per item its file, with crop_width and crop_height in pixels, where known
+    audio_latents        as `encode_audio` gave them; audio_data per item {"waveform": (channels, samples), "sample_rate": Hz}
+    """
+
+    latents: torch.Tensor
+    captions: list[str]
+    tensor: torch.Tensor | None = None
+    control_tensor: torch.Tensor | None = None
+    control_tensor_list: list[list[torch.Tensor]] | None = None
+    mask_tensor: torch.Tensor | None = None
+    first_frame_latents: torch.Tensor | None = None
+    audio_latents: torch.Tensor | None = None
+    audio_data: list[dict[str, Any]] | None = None
+    num_frames: int = 1
+    dataset_config: Any = DatasetFacts()
+    file_items: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class GenerateImageConfig:
+    """One picture, clip or sound to make. Sizes in pixels; `guidance_scale` 1 means no guidance; `ctrl_img*` are files."""
+
+    prompt: str
+    negative_prompt: str = ""
+    width: int = 512
+    height: int = 512
+    seed: int = 42
+    guidance_scale: float = 4.0
+    num_inference_steps: int = 25
+    num_frames: int = 1
+    fps: int = 16
+    ctrl_img: Path | None = None
+    ctrl_img_1: Path | None = None
+    ctrl_img_2: Path | None = None
+    ctrl_img_3: Path | None = None
+    latents: torch.Tensor | None = None
+    do_cfg_norm: bool = False
+    extra_kwargs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def control_images(self) -> list[Path]:
+        """The control files that are given, in order."""
+        return [path for path in (self.ctrl_img, self.ctrl_img_1, self.ctrl_img_2, self.ctrl_img_3) if path]
+
+
+@dataclass
+class Audio:
+    """Sound: `waveform` (channels, samples) in [-1, 1]; `sample_rate` in Hz."""
+
+    waveform: torch.Tensor
+    sample_rate: int
+
+
+@dataclass
+class Clip:
+    """Moving pictures, with sound if there is any; `fps` frames a second."""
+
+    frames: list[Image.Image]
+    fps: int
+    audio: Audio | None = None
+
+
+Made = Image.Image | Clip | Audio

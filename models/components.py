@@ -1,0 +1,171 @@
+"""Parts of released models: where they lie, and text encoders without what we never call.
+
+A part is a folder with a config and weights. It may lie in a pipeline's folder (`text_encoder/`), be a folder of its own, or be in a
+repository on a hub (`org/name`), which is then fetched part by part into the hub's cache.
+"""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from torch import nn
+
+from models.errors import UserError
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+PIPELINE = "model_index.json"
+OTHER_FORMATS = ["*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.onnx", "*.msgpack", "*.h5"]
+
+
+def part_folder(path_or_id: str, subfolder: str, marker: str = "config.json") -> Path:
+    """The folder of one part, known by its file `marker`: `subfolder` inside `path_or_id`, or `path_or_id` itself if it is that part
+    alone. Raises UserError naming what was looked for."""
+    if Path(path_or_id).exists():
+        found = _part_in(Path(path_or_id), subfolder, marker)
+    else:  # small files first, so that nothing large is fetched from a repository of another layout
+        folder = _fetched(path_or_id, allow=[f"{subfolder}/{marker}", marker, PIPELINE])
+        found = _part_in(folder, subfolder, marker)
+        if found == folder:
+            _fetched(path_or_id, ignore=["*/*", *OTHER_FORMATS])
+        elif found:
+            _fetched(path_or_id, allow=[f"{subfolder}/*"], ignore=OTHER_FORMATS)
+    if found is None:
+        raise UserError(
+            f"{path_or_id} holds no {subfolder}: looked for {subfolder}/{marker} and for {marker} beside no {PIPELINE}",
+            code="missing_part",
+        )
+    return found
+
+
+def pipeline_index(path_or_id: str) -> Path:
+    """The `model_index.json` of a pipeline's folder or repository. Raises UserError if it is not one."""
+    folder = Path(path_or_id) if Path(path_or_id).exists() else _fetched(path_or_id, allow=[PIPELINE])
+    if not (folder / PIPELINE).is_file():
+        raise UserError(f"{path_or_id} is no pipeline's folder: it has no {PIPELINE}", code="bad_weights")
+    return folder / PIPELINE
+
+
+def load_part(cls: Any, folder: Path, dtype: torch.dtype) -> Any:
+    """A diffusers model of class `cls` from its folder, cast to `dtype`, frozen, in eval mode. Raises UserError where the weights are
+    missing or do not fit the config."""
+    try:
+        model = cls.from_pretrained(folder, torch_dtype=dtype, local_files_only=True, low_cpu_mem_usage=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"{folder}: cannot be loaded as {cls.__name__}: {error}", code="bad_weights") from error
+    return model.eval().requires_grad_(False)
+
+
+def load_text_encoder(
+    path_or_id: str, subfolder: str, cls: Any, dtype: torch.dtype, drop: Sequence[str] = (), num_layers: int | None = None
+) -> Any:
+    """A transformers model of class `cls`, frozen, in eval mode, cast to `dtype`.
+
+    The modules at the dotted paths `drop` (a vision tower: `model.visual`), become None, and only the first `num_layers` decoder
+    layers are kept, before any weight is read: what is left out costs neither memory nor reading. Raises UserError where the part is
+    missing or its weights do not fit, AttributeError for a path in `drop` that `cls` does not have.
+    """
+    folder = part_folder(path_or_id, subfolder)
+    config = cls.config_class.from_pretrained(folder, local_files_only=True)
+    if num_layers is not None:
+        _keep_layers(config.get_text_config(), num_layers, str(folder))
+    reader = _reader(cls, tuple(drop), num_layers)
+    try:
+        model, report = reader.from_pretrained(
+            folder, config=config, dtype=dtype, local_files_only=True, use_safetensors=True, output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"{folder}: cannot be loaded as {cls.__name__}: {error}", code="bad_weights") from error
+    if missing := sorted(report["missing_keys"]):
+        raise UserError(
+            f"{folder}: weights of {cls.__name__} are missing, the first being {missing[0]} of {len(missing)}", code="bad_weights"
+        )
+    model.__class__ = cls
+    return model.eval().requires_grad_(False)
+
+
+def keep_conv3d_precise(module: AnyModule, dtype: torch.dtype, precise: torch.dtype = torch.float32) -> AnyModule:
+    """Cast `module` to `dtype`, but every Conv3d in it to `precise` (fp32 or fp16).
+
+    bf16 kernels of 3-D convolutions are slow and need large workspaces on several GPUs. Such a convolution casts what it gets to
+    `precise` and its output to `dtype`, so its neighbours notice nothing. Calling it again changes the dtypes.
+    """
+    for part in module.modules():
+        _cast_own(part, precise if isinstance(part, nn.Conv3d) else dtype)
+        if isinstance(part, nn.Conv3d):
+            if not hasattr(part, "_precise_hooks"):
+                part._precise_hooks = (  # type: ignore[assignment]
+                    part.register_forward_pre_hook(_cast_inputs),
+                    part.register_forward_hook(_cast_output),
+                )
+            part._output_dtype = dtype  # type: ignore[assignment]
+    return module
+
+
+def _cast_own(part: nn.Module, dtype: torch.dtype) -> None:
+    """Its own weights, each cast once: by way of another dtype they would lose what that one cannot hold."""
+    part._apply(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, recurse=False)
+
+
+def _cast_inputs(part: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    dtype = next(part.parameters()).dtype
+    return tuple(arg.to(dtype) if isinstance(arg, torch.Tensor) and arg.is_floating_point() else arg for arg in args)
+
+
+def _cast_output(part: nn.Module, _args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+    return output.to(part._output_dtype)  # type: ignore[arg-type]
+
+
+def _keep_layers(config: Any, num_layers: int, where: str) -> None:
+    if config.num_hidden_layers < num_layers:
+        raise UserError(
+            f"{where} has {config.num_hidden_layers} layers; the model needs the first {num_layers} of its text encoder",
+            code="bad_weights",
+        )
+    config.num_hidden_layers = num_layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:num_layers]
+
+
+@functools.cache
+def _reader(cls: Any, drop: tuple[str, ...], num_layers: int | None) -> Any:
+    """`cls` that is born without those modules and does not mind their weights in the file."""
+
+    def init(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        cls.__init__(self, config, *args, **kwargs)
+        for path in drop:
+            self.get_submodule(path)
+            parent, _, leaf = path.rpartition(".")
+            setattr(self.get_submodule(parent), leaf, None)
+
+    # a file may name its weights without the outer `model.`, or with it where cls is the inner model
+    dropped = [rf"(^|\.){path.removeprefix('model.').replace('.', chr(92) + '.')}\." for path in drop]
+    surplus = [r"(^|\.)lm_head\.", *([r"\.?layers\.\d+\."] if num_layers is not None else [])]
+    known = list(getattr(cls, "_keys_to_ignore_on_load_unexpected", None) or [])
+    body = {"__init__": init, "__module__": cls.__module__, "_keys_to_ignore_on_load_unexpected": known + dropped + surplus}
+    return type(cls.__name__, (cls,), body)
+
+
+def _part_in(folder: Path, subfolder: str, marker: str) -> Path | None:
+    if (folder / subfolder / marker).is_file():
+        return folder / subfolder
+    return folder if (folder / marker).is_file() and not (folder / PIPELINE).exists() else None
+
+
+def _fetched(repo_id: str, allow: list[str] | None = None, ignore: list[str] | None = None) -> Path:
+    """A snapshot in the hub's cache that holds at least those files; offline, what was fetched before."""
+    if repo_id.startswith("ms:"):
+        raise UserError(
+            f"{repo_id}: ModelScope is not supported; give a folder or org/name on the Hugging Face hub", code="no_hub"
+        )
+    try:
+        return Path(snapshot_download(repo_id.removeprefix("hf:"), allow_patterns=allow, ignore_patterns=ignore))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise UserError(
+            f"{repo_id} is no folder here and cannot be fetched from the hub: {error}",
+            code="no_hub",
+            hint="a gated repository needs HF_TOKEN; without a network, give a folder under the models folder",
+        ) from error

@@ -1,0 +1,222 @@
+"""`python -m tests.dropin_tiny ARCH FOLDER`: tiny random weights in the layout that an ai-toolkit architecture loads.
+
+Run inside tests.dropin, whose SAFELIGHT_EXTENSIONS names the package; a recipe builds the folder's own network classes where it has some.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+TEXT_WIDTH = 32
+WORDS = 512
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """`write(folder, module)` makes the weights, `module` being the one that the class is in; `options(folder)` are the model_kwargs.
+    `previews` is off for a model that cannot make any without a control image."""
+
+    write: Callable[[Path, ModuleType], None]
+    options: Callable[[Path], dict[str, object]] = lambda _folder: {}
+    previews: bool = True
+
+
+def qwen3(**changes: Any) -> Any:
+    from transformers import Qwen3Config
+
+    sizes = {
+        "vocab_size": WORDS, "hidden_size": TEXT_WIDTH, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 8, "bos_token_id": None, "eos_token_id": None,
+    }  # fmt: skip
+    return Qwen3Config(**{**sizes, **changes})
+
+
+def qwen25_vl(folder: Path) -> None:
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    text = {
+        "vocab_size": WORDS, "hidden_size": TEXT_WIDTH, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "rope_scaling": {"type": "mrope", "rope_type": "default", "mrope_section": [2, 3, 3]},
+        "bos_token_id": None, "eos_token_id": None,
+    }  # fmt: skip
+    vision = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": TEXT_WIDTH}
+    Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision)).save_pretrained(folder)
+
+
+def qwen_vae(folder: Path) -> None:
+    from diffusers import AutoencoderKLQwenImage
+
+    statistics = {"latents_mean": [0.0] * 16, "latents_std": [1.0] * 16}
+    AutoencoderKLQwenImage(base_dim=8, z_dim=16, dim_mult=[1, 1, 1, 1], num_res_blocks=1, **statistics).save_pretrained(folder)
+
+
+def example(folder: Path, module: ModuleType) -> None:
+    """The denoiser has no config: it comes in its real size, 0.9 GB."""
+    from safetensors.torch import save_file
+    from transformers import Qwen3Model
+
+    from models.tiny import tiny_vae
+
+    (folder / "transformer").mkdir(parents=True)
+    save_file(module.ExampleTransformer2DModel().state_dict(), folder / "transformer" / "model.safetensors")
+    Qwen3Model(qwen3(hidden_size=2048, num_hidden_layers=1)).save_pretrained(folder / "text_encoder")
+    t5_tokenizer().save_pretrained(folder / "tokenizer")
+    tiny_vae(16).save_pretrained(folder / "vae")
+
+
+def zimage(folder: Path, module: ModuleType) -> None:
+    from diffusers import ZImageTransformer2DModel
+    from transformers import Qwen3ForCausalLM
+
+    from models.tiny import byte_tokenizer, tiny_vae
+
+    ZImageTransformer2DModel(
+        dim=32, n_layers=2, n_refiner_layers=1, n_heads=2, n_kv_heads=2, cap_feat_dim=TEXT_WIDTH, axes_dims=[4, 6, 6],
+        axes_lens=[1024, 64, 64],
+    ).save_pretrained(folder / "transformer")  # fmt: skip
+    Qwen3ForCausalLM(qwen3()).save_pretrained(folder / "text_encoder")
+    byte_tokenizer().save_pretrained(folder / "tokenizer")
+    tiny_vae(16).save_pretrained(folder / "vae")
+
+
+KREA = {
+    "features": 32, "tdim": 16, "txtdim": TEXT_WIDTH, "heads": 2, "kvheads": 1, "multiplier": 2, "layers": 2, "patch": 2, "channels": 16,
+    "txtheads": 2, "txtkvheads": 2, "txtlayers": 12,
+}  # fmt: skip
+
+
+def krea(folder: Path, module: ModuleType) -> None:
+    from safetensors.torch import save_file
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    from models.tiny import byte_tokenizer
+
+    network = module.SingleStreamDiT(module.SingleMMDiTConfig(**KREA))
+    for param in network.parameters():
+        param.data.normal_(std=0.05)
+    folder.mkdir(parents=True)
+    save_file(network.state_dict(), folder / "model.safetensors")
+    text = {
+        "vocab_size": WORDS, "hidden_size": TEXT_WIDTH, "intermediate_size": 32, "num_hidden_layers": 36, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 16,
+        "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3], "mrope_interleaved": True, "rope_theta": 1e4},
+    }  # fmt: skip
+    vision = {
+        "depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": TEXT_WIDTH,
+        "deepstack_visual_indexes": [0],
+    }  # fmt: skip
+    Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=vision)).save_pretrained(folder / "te")
+    byte_tokenizer().save_pretrained(folder / "te")
+    qwen_vae(folder / "extras" / "vae")
+
+
+def omnigen(folder: Path, module: ModuleType) -> None:
+    from transformers import CLIPImageProcessor, CLIPProcessor
+
+    from models.tiny import byte_tokenizer, tiny_vae
+
+    module.OmniGen2Transformer2DModel(
+        hidden_size=32, num_layers=2, num_refiner_layers=1, num_attention_heads=2, num_kv_heads=1, multiple_of=8,
+        axes_dim_rope=(4, 6, 6), axes_lens=(512, 512, 512), text_feat_dim=TEXT_WIDTH,
+    ).save_pretrained(folder / "transformer")  # fmt: skip
+    qwen25_vl(folder / "mllm")
+    CLIPProcessor(CLIPImageProcessor(), byte_tokenizer()).save_pretrained(folder / "processor")
+    tiny_vae(16).save_pretrained(folder / "vae")
+
+
+def qwen_image(folder: Path, module: ModuleType) -> None:
+    from diffusers import QwenImageTransformer2DModel
+
+    from models.tiny import byte_tokenizer
+
+    QwenImageTransformer2DModel(
+        in_channels=64, out_channels=16, num_layers=2, attention_head_dim=16, num_attention_heads=2, joint_attention_dim=TEXT_WIDTH,
+        axes_dims_rope=(4, 6, 6),
+    ).save_pretrained(folder / "transformer")  # fmt: skip
+    qwen25_vl(folder / "text_encoder")
+    byte_tokenizer().save_pretrained(folder / "tokenizer")
+    qwen_vae(folder / "vae")
+
+
+def wan(folder: Path, module: ModuleType) -> None:
+    """Text to video with a VAE of 16 pixels per latent pixel: one frame here."""
+    from diffusers import AutoencoderKLWan, WanTransformer3DModel
+    from transformers import UMT5Config, UMT5EncoderModel
+
+    from models.tiny import byte_tokenizer
+
+    WanTransformer3DModel(
+        num_attention_heads=2, attention_head_dim=12, in_channels=48, out_channels=48, text_dim=TEXT_WIDTH, freq_dim=16, ffn_dim=32,
+        num_layers=2,
+    ).save_pretrained(folder / "transformer")  # fmt: skip
+    encoder = UMT5Config(vocab_size=WORDS, d_model=TEXT_WIDTH, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    UMT5EncoderModel(encoder).save_pretrained(folder / "text_encoder")
+    byte_tokenizer().save_pretrained(folder / "tokenizer")
+    AutoencoderKLWan(
+        base_dim=8, decoder_base_dim=8, z_dim=48, dim_mult=[1, 1, 1, 1], num_res_blocks=1, temperal_downsample=[False, True, True],
+        latents_mean=[0.0] * 48, latents_std=[1.0] * 48, is_residual=True, in_channels=12, out_channels=12, patch_size=2,
+        scale_factor_spatial=16, scale_factor_temporal=4,
+    ).save_pretrained(folder / "vae")  # fmt: skip
+
+
+def kontext(folder: Path, module: ModuleType) -> None:
+    from diffusers import FluxTransformer2DModel
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer, T5Config, T5EncoderModel
+
+    from models.tiny import byte_tokenizer, tiny_vae
+
+    FluxTransformer2DModel(
+        in_channels=64, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2, joint_attention_dim=TEXT_WIDTH,
+        pooled_projection_dim=16, guidance_embeds=True, axes_dims_rope=(4, 6, 6),
+    ).save_pretrained(folder / "transformer")  # fmt: skip
+    shared = {"vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    CLIPTextModel(CLIPTextConfig(**shared)).save_pretrained(folder / "text_encoder")
+    words = {word: index for index, word in enumerate(byte_tokenizer().get_vocab())}
+    words |= {"<|startoftext|>": len(words)}
+    CLIPTokenizer(vocab=words, merges=[]).save_pretrained(folder / "tokenizer")
+    T5EncoderModel(T5Config(vocab_size=WORDS, d_model=TEXT_WIDTH, d_kv=8, d_ff=32, num_layers=1, num_heads=2)).save_pretrained(
+        folder / "text_encoder_2"
+    )
+    t5_tokenizer().save_pretrained(folder / "tokenizer_2")
+    tiny_vae(16).save_pretrained(folder / "vae")
+
+
+def t5_tokenizer() -> Any:
+    from transformers import T5TokenizerFast
+
+    return T5TokenizerFast(
+        vocab=[("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *((chr(n), -1.0) for n in range(32, 127))], extra_ids=0
+    )
+
+
+RECIPES = {
+    "example": Recipe(example),
+    "zimage": Recipe(zimage),
+    "krea2": Recipe(krea, lambda at: {"mmdit_config": KREA, "text_encoder_path": str(at / "te"), "vae_path": str(at / "extras")}),
+    "omnigen2": Recipe(omnigen),
+    "qwen_image": Recipe(qwen_image),
+    "wan22_5b": Recipe(wan),
+    "flux_kontext": Recipe(kontext, previews=False),
+}
+
+
+def main(arch: str, folder: str) -> int:
+    import torch
+
+    from models import toolkit
+    from worker import extensions
+
+    torch.manual_seed(0)
+    toolkit.install()
+    found = extensions.load_from_folders(arch)
+    assert found is not None and found.card is not None
+    RECIPES[arch.removesuffix(".theirs")].write(Path(folder), importlib.import_module(found.card.code.partition(":")[0]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
