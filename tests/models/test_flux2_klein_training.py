@@ -1,0 +1,151 @@
+"""A training step of FLUX.2 klein: its loss against the formula in float64, checkpointing, embeds out of a cache."""
+
+import copy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from diffusers import Flux2KleinPipeline
+from PIL import Image
+
+from models import catalog
+from models.adapters.lora import new_network
+from models.archs.flux2_klein.model import Flux2KleinModel, write_tiny
+from models.batch import Batch
+from models.prompt_embeds import concat_prompt_embeds
+from models.spec import TrainSpec
+from worker.steps import draw_noise, train_step
+
+LENGTH = 64  # tokens; the tiny tokenizer makes one of every byte
+PROMPTS = ("a red fox", "a much longer caption about a lighthouse by the sea")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("klein") / "tiny"
+    write_tiny(folder)
+    return folder
+
+
+def load(where: Path, dtype: str = "fp32", **changes: Any) -> Flux2KleinModel:
+    options = catalog.arch("flux2_klein_4b").options(**{"max_text_length": LENGTH, **changes.pop("options", {})})
+    config = SimpleNamespace(name_or_path=str(where), te_name_or_path=None, vae_path=None, model_kwargs=options)
+    model = Flux2KleinModel("cpu", SimpleNamespace(**{**vars(config), **changes}), dtype=dtype)
+    model.load_model()
+    return model
+
+
+@pytest.fixture(scope="module")
+def klein(tiny: Path) -> Flux2KleinModel:
+    return load(tiny)
+
+
+@pytest.fixture(scope="module")
+def pipe(tiny: Path) -> Any:
+    pipe = Flux2KleinPipeline.from_pretrained(tiny)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+@pytest.fixture(scope="module")
+def photos() -> list[Image.Image]:
+    """Smooth pictures of several sizes, the second not a multiple of 16."""
+    draw = np.random.default_rng(3)
+    coarse = [Image.fromarray(draw.integers(0, 256, (4, 4, 3), dtype=np.uint8)) for _ in range(3)]
+    return [
+        image.resize(size, Image.Resampling.BICUBIC) for image, size in zip(coarse, [(64, 64), (103, 70), (64, 96)], strict=True)
+    ]
+
+
+def unit(image: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+
+
+def embeds_of(pipe: Any, *prompts: str) -> torch.Tensor:
+    return pipe.encode_prompt(list(prompts), max_sequence_length=LENGTH)[0]
+
+
+@pytest.fixture
+def spec() -> TrainSpec:
+    made = catalog.parse_job(
+        {
+            "kind": "train",
+            "name": "one",
+            "model": {"arch": "flux2_klein_4b", "name_or_path": "x", "dtype": "fp32"},
+            "datasets": [{"folder_path": "x"}],
+        }
+    )
+    assert isinstance(made, TrainSpec)
+    return made
+
+
+@pytest.fixture
+def batch(klein: Any, photos: list[Image.Image]) -> Batch:
+    clean = torch.randn(2, klein.model.config.in_channels, 4, 5, generator=torch.Generator().manual_seed(4))
+    return Batch(clean, list(PROMPTS), control_tensor_list=[[unit(photos[0])], [unit(photos[1]), unit(photos[2])]])
+
+
+def test_the_loss_of_a_step_is_the_formula_in_float64(klein: Any, pipe: Any, spec: TrainSpec, batch: Batch, photos: Any) -> None:
+    loss = train_step(klein, spec, batch, klein.encode_prompt(list(PROMPTS)), step=3, first=0)
+    noise, t = draw_noise(klein, spec, batch.latents, 3, 0)
+    exact = copy.deepcopy(pipe.transformer).double()
+    vae = copy.deepcopy(pipe.vae).double()
+    texts = embeds_of(pipe, *PROMPTS).double()
+    squares = []
+    for i, pictures in enumerate([photos[:1], photos[1:]]):
+        s, x0, n = t[i].double() / 1000, batch.latents[i].double(), noise[i].double()
+        mixed = (1 - s) * x0 + s * n
+        tokens, ids = [mixed.reshape(mixed.shape[0], -1).T], [pipe._prepare_latent_ids(mixed[None])[0]]
+        for place, photo in enumerate(pictures):
+            width, height = (side // 16 * 16 for side in photo.size)
+            pixels = pipe.image_processor.preprocess(photo, height=height, width=width, resize_mode="crop").double()
+            z = vae.encode(pixels).latent_dist.mode()[0]
+            z = torch.stack([z[:, row::2, column::2] for row in (0, 1) for column in (0, 1)], dim=1).flatten(0, 1)
+            z = (z - vae.bn.running_mean.view(-1, 1, 1)) / torch.sqrt(vae.bn.running_var.view(-1, 1, 1) + 1e-4)
+            tokens.append(z.reshape(z.shape[0], -1).T)
+            ids.append(torch.tensor([[10 * place + 10, y, x, 0] for y in range(z.shape[1]) for x in range(z.shape[2])]))
+        predicted = exact(
+            hidden_states=torch.cat(tokens)[None], timestep=s[None], encoder_hidden_states=texts[i : i + 1],
+            img_ids=torch.cat(ids), txt_ids=torch.tensor([[0, 0, 0, place] for place in range(LENGTH)]), return_dict=False,
+        )[0][0, :20].T.reshape(x0.shape)  # fmt: skip
+        squares.append((predicted - (n - x0)).square())
+    assert float(loss.detach()) == pytest.approx(float(torch.stack(squares).mean().detach()), rel=1e-5)
+
+
+def test_gradient_checkpointing_changes_neither_loss_nor_gradients(klein: Any, tiny: Path, spec: TrainSpec, batch: Batch) -> None:
+    def learn(checkpointing: bool) -> tuple[torch.Tensor, list[Any]]:
+        model = load(tiny)
+        model.model.train()
+        torch.manual_seed(0)
+        network = new_network(model.get_model_to_train(), 2, 2.0, model.get_transformer_block_names())
+        stir(network)
+        if checkpointing:
+            model.enable_gradient_checkpointing()
+        loss = train_step(model, spec, batch, klein.encode_prompt(list(PROMPTS)), step=0, first=0)
+        loss.backward()
+        return loss.detach(), [parameter.grad for parameter in network.parameters()]
+
+    (plain, gradients), (checkpointed, others) = learn(False), learn(True)
+    assert torch.equal(plain, checkpointed)
+    assert all(bool(gradient.abs().sum() > 0) for gradient in gradients)
+    assert all(torch.equal(one, other) for one, other in zip(gradients, others, strict=True))
+
+
+def stir(network: Any) -> None:
+    """Give B numbers, as training would."""
+    draw = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for layer in network.layers.values():
+            layer.lora_B.copy_(0.2 * torch.randn(layer.lora_B.shape, generator=draw))
+
+
+def test_joined_embeds_of_a_cache_predict_what_fresh_ones_do(klein: Any) -> None:
+    x = torch.randn(2, klein.model.config.in_channels, 4, 4, generator=torch.Generator().manual_seed(2))
+    joined = concat_prompt_embeds([klein.encode_prompt(prompt) for prompt in PROMPTS], klein.te_padding_side)
+    with torch.no_grad():
+        one = klein.predict_noise(x, text_embeddings=joined, timestep=400.0)
+        other = klein.predict_noise(x, text_embeddings=klein.encode_prompt(list(PROMPTS)), timestep=400.0)
+    assert torch.equal(one, other)
