@@ -85,8 +85,9 @@ def load_from_folders(arch: str) -> Extension | None:
 def known(arch: str) -> Arch:
     """The card of a bundled arch or of one in the folders of SAFELIGHT_EXTENSIONS, with its code importable from now on. For the
     commands that look at one arch without a database. Raises UserError for an unknown one."""
-    toolkit.install()
-    load_from_folders(arch)
+    if arch not in catalog.bundled():
+        toolkit.install()
+        load_from_folders(arch)
     return catalog.arch(arch)
 
 
