@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import shutil
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from rich.console import Console
 from models import catalog
 from server import client
 from server.app import StartRefused, check_start, create_app, server_lock
-from server.store import broker
+from server.store import broker, parent
 from server.store.settings import settings
 
 HERE = Path(__file__).parent
@@ -42,7 +41,7 @@ def serve() -> None:
     console.print(f"data folder: {settings().home}\nserver:      {settings().url}", highlight=False)
     logging.basicConfig(level=settings().log_level, format="%(asctime)s server %(levelname)s %(message)s")
     logging.getLogger("alembic").setLevel("WARNING")
-    _stop_with_parent()
+    parent.end_with_parent()
     if DEMO_DATA.is_dir() and not (settings().home / "datasets").exists():
         _copy_demo_data()
     uvicorn.run(
@@ -91,8 +90,7 @@ class Part:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        env = {**os.environ, "SAFELIGHT_PARENT": str(os.getpid())}
-        self.process = subprocess.Popen(self.command, env=env, start_new_session=True, stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen(self.command, env=parent.environment(), start_new_session=True, stdin=subprocess.DEVNULL)
 
     def restart_if_dead(self) -> None:
         if self.process is not None and (code := self.process.poll()) is not None:
@@ -160,20 +158,6 @@ def _ready(server: Part, stopping: threading.Event) -> bool:
         if client.wait_until_ready(0.2):
             return True
     return False
-
-
-def _stop_with_parent() -> None:
-    """End like on SIGTERM when `safelight up` is gone, however it went."""
-    parent = os.environ.get("SAFELIGHT_PARENT")
-    if parent is None:
-        return
-
-    def watch() -> None:
-        while os.getppid() == int(parent):
-            time.sleep(1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _devices() -> Sequence[str]:

@@ -22,6 +22,7 @@ from celery import signals
 
 from server.store import broker, jobs, workers
 from server.store.engine import migrate
+from server.store.parent import end_with_parent
 from server.store.settings import settings
 from server.store.tables import Worker
 from worker import extensions, gpus, tasks
@@ -110,7 +111,7 @@ def main(arguments: list[str] | None = None) -> int:
         tasks.child.worker, tasks.child.device = worker.id, device
         _connect(supervisor)
         supervisor.start()
-        _watch_parent()
+        end_with_parent()
         _celery_worker(worker).start()
         supervisor.end()
         workers.beat(worker.id, stopped=True)
@@ -160,22 +161,6 @@ def _one_per_device(worker_id: str) -> Iterator[None]:
     with (folder / f"{worker_id}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
-
-
-def _watch_parent() -> None:
-    """End like on SIGTERM when `safelight up` is gone, however it went. It says its process id in SAFELIGHT_PARENT."""
-    parent = os.environ.get("SAFELIGHT_PARENT")
-    if parent is None:
-        return
-
-    def watch() -> None:
-        ended = threading.Event()
-        while not ended.wait(EVERY_SECONDS):
-            if os.getppid() != int(parent):
-                os.kill(os.getpid(), 15)
-                return
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
 def _versions() -> dict[str, str]:
