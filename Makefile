@@ -17,7 +17,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet
 WITH_NODE := sh ui/with-node.sh
 UI_SOURCES := $(shell find ui/src ui/public ui/index.html ui/vite.config.ts ui/tsconfig.json -type f 2>/dev/null)
-API_SOURCES := $(shell find server/api server/app.py server/auth.py models/spec.py models/catalog.py -name '*.py')
+API_SOURCES := $(shell find server/api server/app.py server/auth.py models/spec models/catalog.py -name '*.py')
 
 .PHONY: run test lint check-ui test-slow build wheel install clean
 

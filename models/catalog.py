@@ -4,10 +4,9 @@
 registered beside them. Nothing here imports torch.
 """
 
-import difflib
 import importlib
 import pkgutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -19,7 +18,8 @@ import models.archs
 from models.arch import Arch
 from models.errors import Problem, SpecError, UserError
 from models.extensions import Extension
-from models.spec import KINDS, JobSpec, NoOptions, SampleSpec, Spec, TrainSpec
+from models.fit import misfits, nearest
+from models.spec import KINDS, JobSpec, NoOptions, Spec
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
 JOB_COMPONENT = "Job-Spec"
@@ -71,11 +71,6 @@ def _why_not(name: Any) -> str:
     return f"arch {name!r} is broken: {broken}" if broken else f"arch {name!r} is unknown; known: {', '.join(archs())}"
 
 
-def nearest(word: str, known: Any) -> str | None:
-    """The known word most like `word`, or None."""
-    return next(iter(difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)), None)
-
-
 def job_type(arch_name: str, kind: str) -> type[JobSpec]:
     """The job of `kind` with this arch's options, limits and defaults in place of the general ones."""
     return _job_type(arch_name, kind, _registered[0])
@@ -88,9 +83,18 @@ def _job_type(arch_name: str, kind: str, _registration: int) -> type[JobSpec]:
 
 def job_type_of(card: Arch, kind: str) -> type[JobSpec]:
     """The same for a card that need not be in the catalogue."""
-    defaults = {key: value for key, value in card.defaults.items() if key in KINDS[kind].model_fields}
-    model = {"arch": card.name, "model_kwargs": card.options, **card.defaults.get("model", {})}
+    own = merge(_sizes(card), card.defaults)
+    defaults = {key: value for key, value in own.items() if key in KINDS[kind].model_fields}
+    model = {"arch": card.name, "model_kwargs": card.options, **own.get("model", {})}
     return _specialise(KINDS[kind], {**defaults, "model": model})
+
+
+def _sizes(card: Arch) -> dict[str, Any]:
+    """The defaults that a network of one size brings."""
+    if card.fixed_size is None:
+        return {}
+    width, height = card.fixed_size
+    return {"datasets": {"resolution": [max(width, height)]}, "sample": {"width": width, "height": height}}
 
 
 def job_schema(arch_name: str, kind: str) -> dict[str, Any]:
@@ -105,9 +109,11 @@ def schema_of(card: Arch, wanted: type[JobSpec]) -> dict[str, Any]:
     """JSON Schema of a job type of this card."""
     schema = wanted.model_json_schema()
     for part in [schema, *schema["$defs"].values()]:
-        for leaf in part.get("properties", {}).values():
-            if leaf.get("ui", {}).get("needs") not in (None, *card.capabilities):
+        for key, leaf in part.get("properties", {}).items():
+            if leaf.get("ui", {}).get("needs") not in (None, *card.capabilities) or (key == "sampler" and not card.samplers):
                 leaf["ui"]["hidden"] = True
+            if key == "sampler":
+                leaf["ui"]["suggest"] = list(card.samplers)
     return schema
 
 
@@ -158,7 +164,7 @@ def parse_job(raw: Any) -> JobSpec:
         spec = wanted.model_validate(raw)
     except ValidationError as error:
         raise SpecError([_problem(wanted, fault) for fault in error.errors(include_url=False)]) from None
-    faults = list(_misfits(arch(model["arch"]), spec))
+    faults = list(misfits(arch(model["arch"]), spec))
     if faults:
         raise SpecError(faults)
     return spec
@@ -169,60 +175,6 @@ def merge(base: Any, patch: Any) -> Any:
     if not (isinstance(base, Mapping) and isinstance(patch, Mapping)):
         return patch
     return {**base, **{key: merge(base.get(key), value) for key, value in patch.items()}}
-
-
-def _misfits(card: Arch, spec: JobSpec) -> Iterator[Problem]:
-    """Faults that a single field's limits cannot express."""
-    yield from _needless(card, spec)
-    if spec.model.name_or_path == "random" and not card.random_init:
-        yield Problem("/model/name_or_path", f"arch '{card.name}' does not start from random weights; name a checkpoint")
-    if isinstance(spec, TrainSpec):
-        if spec.train.lr_warmup_steps > spec.train.steps:
-            yield Problem(
-                "/train/lr_warmup_steps", f"{spec.train.lr_warmup_steps} warm-up steps are more than the {spec.train.steps} steps"
-            )
-        if spec.network is None and not card.trains_all_weights:
-            yield Problem("/network", f"arch '{card.name}' trains adapters, not all of its weights; give a network")
-        elif spec.network is None and spec.model.dtype != "fp32":
-            message = f"a full fine-tune trains the weights themselves and needs fp32; {spec.model.dtype} loses small updates"
-            yield Problem("/model/dtype", message, "fp32")
-        if spec.network is not None and spec.network.type not in card.adapters:
-            yield Problem(
-                "/network/type", f"'{spec.network.type}' does not fit arch '{card.name}'; it takes: {', '.join(card.adapters)}"
-            )
-        for index, dataset in enumerate(spec.datasets):
-            for place, resolution in enumerate(dataset.resolution):
-                yield from _size(card, f"/datasets/{index}/resolution/{place}", resolution)
-    if isinstance(spec, TrainSpec | SampleSpec):
-        yield from _size(card, "/sample/width", spec.sample.width)
-        yield from _size(card, "/sample/height", spec.sample.height)
-        samples, at = (spec.sample.samples, "/sample/samples") if isinstance(spec, TrainSpec) else (spec.samples, "/samples")
-        for index, sample in enumerate(samples):
-            yield from _size(card, f"{at}/{index}/width", sample.width)
-            yield from _size(card, f"{at}/{index}/height", sample.height)
-
-
-def _needless(card: Arch, spec: Spec, pointer: str = "") -> Iterator[Problem]:
-    """Keys that are set but mean nothing to this arch."""
-    for name, info in type(spec).model_fields.items():
-        value = getattr(spec, name)
-        extra = info.json_schema_extra
-        ui = extra.get("ui") if isinstance(extra, dict) else None
-        needs = ui.get("needs") if isinstance(ui, dict) else None
-        if needs and needs not in card.capabilities and value != info.default:
-            yield Problem(f"{pointer}/{name}", f"arch '{card.name}' has no use for {name}: it lacks '{needs}'")
-        for place, inner in enumerate(value) if isinstance(value, list) else [("", value)]:
-            if isinstance(inner, Spec):
-                yield from _needless(card, inner, f"{pointer}/{name}" + (f"/{place}" if place != "" else ""))
-
-
-def _size(card: Arch, pointer: str, pixels: int | None) -> Iterator[Problem]:
-    multiple = card.bucket_divisibility
-    if pixels is not None and pixels % multiple:
-        below = pixels // multiple * multiple
-        near = [n for n in (below, below + multiple) if n]
-        message = f"{pixels} must be a multiple of {multiple}; nearest: {', '.join(map(str, near))}"
-        yield Problem(pointer, message, str(min(near, key=lambda n: abs(n - pixels))))
 
 
 def _problem(wanted: type[Spec], fault: Any) -> Problem:

@@ -1,7 +1,10 @@
 """Errors meant for people: each names the thing, the value given and what would be right."""
 
+import errno
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+
+DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # the errno of an OSError that some room would mend
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What is wrong with a job is said with its place, the value given and what would be right."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -122,7 +123,7 @@ def test_every_fault_is_named_at_once(faults, tiny_job) -> None:
         ("train.gradient_checkpointing", 0),
         ("train.lr", "1e-4"),
         ("train.lr", False),
-        ("train.optimizer", "sgd"),
+        ("train.optimizer", "sdg"),
         ("save.dtype", "float32"),
         ("model.name_or_path", 3),
         ("model.model_kwargs", {"channels": "64,96"}),
@@ -236,3 +237,29 @@ def test_what_was_parsed_can_be_stored_and_parsed_again(tiny_job, sample_job) ->
     for job in (tiny_job(), sample_job):
         spec = catalog.parse_job(job)
         assert catalog.parse_job(spec.model_dump(mode="json")) == spec
+
+
+def test_a_network_of_one_size_brings_it_as_the_default_and_refuses_others(monkeypatch: Any) -> None:
+    card = catalog.arch("pocket").model_copy(update={"name": "one", "fixed_size": (64, 32), "defaults": {}})
+    monkeypatch.setattr(catalog, "archs", lambda: {"one": card})
+    catalog._job_type.cache_clear()
+    job: dict[str, Any] = {
+        "kind": "train", "name": "a", "model": {"arch": "one", "name_or_path": "random", "dtype": "fp32"},
+        "datasets": [{"folder_path": "a"}],
+    }  # fmt: skip
+    spec: Any = catalog.parse_job(job)
+    assert (spec.datasets[0].resolution, spec.sample.width, spec.sample.height) == ([64], 64, 32)
+    wrong = {"width": 32, "samples": [{"prompt": "a", "height": 64}, {"prompt": "b", "width": 64}]}
+    with pytest.raises(SpecError) as refused:
+        catalog.parse_job({**job, "sample": wrong, "datasets": [{"folder_path": "a", "resolution": [32]}]})
+    assert {problem.pointer: problem.suggestion for problem in refused.value.problems} == {
+        "/datasets/0/resolution/0": "64", "/sample/width": "64", "/sample/samples/0/height": "32"
+    }  # fmt: skip
+    assert "arch 'one' makes pictures of 64x32 only; 32 must be 64" in refused.value.problems[0].message
+    catalog._job_type.cache_clear()
+
+
+def test_a_fixed_size_has_sides_that_the_network_takes() -> None:
+    card = catalog.arch("pocket")
+    with pytest.raises(ValueError, match=r"fixed_size \(64, 40\) must be multiples of bucket_divisibility 16"):
+        type(card)(**{**dict(card), "fixed_size": (64, 40)})

@@ -1,13 +1,15 @@
 """The schemas that forms, scripts and generated clients are made from, and the presets that fill them."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import jsonschema
 import pytest
+from pydantic import TypeAdapter
 
 from models import catalog
-from models.spec import KINDS, Spec, entry
+from models.fit import misfits
+from models.spec import KINDS, JobSpec, ModelSpec, Spec, entry
 
 ARCHS = list(catalog.archs())
 SCHEMAS = [(arch, kind) for arch in ARCHS for kind in KINDS]
@@ -102,6 +104,52 @@ def test_a_preset_is_a_whole_job(arch, name) -> None:
     assert spec["model"]["arch"] == arch
     assert preset(arch, name)["label"]
     assert preset(arch, name)["description"].endswith(".")
+
+
+def as_if_typed(spec: JobSpec) -> JobSpec:
+    """The same job under the general declarations, where nothing counts as the arch's default."""
+    job = spec.model_dump(mode="json")
+    job["model"]["model_kwargs"] = {}  # the arch's own, which the general declarations do not know
+    return KINDS[job["kind"]].model_validate(job)
+
+
+@pytest.mark.parametrize(("arch", "name"), PRESETS)
+def test_a_preset_sets_nothing_that_means_nothing(arch, name) -> None:
+    spec = as_if_typed(catalog.parse_job(preset(arch, name)["spec"]))
+    assert list(misfits(catalog.arch(arch), spec)) == []
+
+
+@pytest.mark.parametrize(("arch", "kind"), SCHEMAS)
+def test_the_defaults_of_an_arch_set_nothing_that_means_nothing(arch, kind) -> None:
+    job: dict[str, Any] = {"kind": kind, "name": "n", "model": {"arch": arch, "name_or_path": "x"}}
+    job |= {"datasets": [{"folder_path": "x"}]} if kind == "train" else {"samples": [{"prompt": "x"}]}
+    spec = as_if_typed(catalog.parse_job(job))
+    assert list(misfits(catalog.arch(arch), spec)) == []
+
+
+def conditions(cls: type[Spec], around: type[Spec] | None = None) -> Iterator[tuple[str, type[Spec] | None, str, list[Any]]]:
+    """(place, the declaration that should have the key, the key, its values) of every `when` below `cls`."""
+    for name, info in cls.model_fields.items():
+        extra = info.json_schema_extra
+        hint: Any = extra["ui"] if isinstance(extra, dict) else {}
+        for key, values in hint.get("when", {}).items():
+            yield f"{cls.__name__}.{name}", around if key.startswith("../") else cls, key.removeprefix("../"), values
+        if inner := catalog._inner(info.annotation):
+            yield from conditions(inner, cls)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_condition_names_a_key_and_values_that_it_can_have(kind) -> None:
+    found = list(conditions(KINDS[kind]))
+    assert ("ModelSpec.qtype", ModelSpec, "quantize", [True]) in found
+    for place, holder, key, values in found:
+        assert holder is not None, place
+        assert values, place
+        field = holder.model_fields[key]
+        known = TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)
+        assert [known.validate_python(value, strict=True) for value in values] == values, place
+        extra: Any = field.json_schema_extra
+        assert set(values) <= set(extra["ui"].get("suggest", values)), place
 
 
 @pytest.mark.parametrize(("arch", "name"), PRESETS)

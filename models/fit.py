@@ -1,0 +1,236 @@
+"""What is wrong with a job although each of its keys alone is right: keys that do not go together, or not with the arch."""
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from models.arch import Arch
+from models.errors import Problem
+from models.spec import OPTIMIZERS, DatasetSpec, JobSpec, SampleSpec, Spec, TrainSpec, optimizer_options
+from models.spec.train import FEW_STEPS
+
+PRODIGY_LEAST = 0.1  # below it other trainers put 1.0 in silently
+FLOW_ONLY = ("weighted", "shift", "lognorm_blend", "one_step", "two_step", "four_step", "eight_step")
+
+TRAINING_ONLY = (  # keys of a dataset that mean nothing where it is held out
+    *("num_repeats", "flip_x", "flip_y", "random_crop"),
+    *("caption_dropout_rate", "shuffle_tokens", "token_dropout_rate", "keep_tokens"),
+    *("is_reg", "prior_reg", "loss_multiplier", "mask_path", "alpha_mask", "invert_mask", "mask_min_value"),
+)
+
+
+def misfits(card: Arch, spec: JobSpec) -> Iterator[Problem]:
+    """Every fault of a typed job, with its place."""
+    yield from _needless(card, spec)
+    if spec.model.name_or_path == "random" and not card.random_init:
+        yield Problem("/model/name_or_path", f"arch '{card.name}' does not start from random weights; name a checkpoint")
+    if spec.model.accuracy_recovery_adapter and spec.model.assistant_lora_path:
+        yield Problem("/model/accuracy_recovery_adapter", "a recovery adapter and a training adapter do not go together")
+    if isinstance(spec, TrainSpec):
+        yield from _network(card, spec)
+        yield from _optimizer(spec)
+        yield from _rate(spec)
+        yield from _noise_levels(card, spec)
+        yield from _preservation(spec)
+        yield from _validation(card, spec)
+        for index, dataset in enumerate(spec.datasets):
+            yield from _dataset(card, spec, dataset, f"/datasets/{index}")
+        if all(dataset.is_reg for dataset in spec.datasets):
+            yield Problem(
+                "/datasets/0/is_reg", "every dataset is a regularisation set; at least one must be what is to be learned"
+            )
+        if spec.train.reg_weight != 1 and not any(dataset.is_reg for dataset in spec.datasets):
+            yield Problem("/train/reg_weight", "reg_weight means nothing unless a dataset is a regularisation set (is_reg)")
+    if isinstance(spec, SampleSpec) and spec.matrix:
+        for key in ("checkpoints", "weights"):
+            listed = getattr(spec.matrix, key)
+            for place, value in enumerate(listed):
+                if value in listed[:place]:
+                    yield Problem(f"/matrix/{key}/{place}", f"{value!r} is listed twice")
+    if isinstance(spec, TrainSpec | SampleSpec):
+        yield from _sizes(card, "/sample", spec.sample)
+        if spec.sample.sampler is not None and spec.sample.sampler not in card.samplers:
+            known = f"known: {', '.join(card.samplers)}" if card.samplers else "it has one way of sampling; leave sampler out"
+            message = f"arch '{card.name}' has no sampler '{spec.sample.sampler}'; {known}"
+            yield Problem("/sample/sampler", message, nearest(spec.sample.sampler, card.samplers))
+        samples, at = (spec.sample.samples, "/sample/samples") if isinstance(spec, TrainSpec) else (spec.samples, "/samples")
+        for index, sample in enumerate(samples):
+            yield from _sizes(card, f"{at}/{index}", sample)
+
+
+def nearest(word: str, known: Any) -> str | None:
+    """The known word most like `word`, or None."""
+    return next(iter(difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)), None)
+
+
+def _needless(card: Arch, spec: Spec, pointer: str = "", around: Spec | None = None) -> Iterator[Problem]:
+    """Keys that are set but mean nothing to this arch, or beside what stands next to them or in the object `around` theirs."""
+    for name, info in type(spec).model_fields.items():
+        value = getattr(spec, name)
+        extra = info.json_schema_extra
+        ui: Any = (extra.get("ui") if isinstance(extra, dict) else None) or {}
+        hints = ui.get("needs"), ui.get("when")
+        is_set = any(hints) and value is not None and value != info.get_default(call_default_factory=True)
+        if ui.get("needs") and ui["needs"] not in card.capabilities and is_set:
+            yield Problem(f"{pointer}/{name}", f"arch '{card.name}' has no use for {name}: it lacks '{ui['needs']}'")
+        for key, values in ui.get("when", {}).items() if is_set else ():
+            other = key.removeprefix("../")
+            given = getattr(spec if other == key else around, other)
+            if given not in values and (said := _idle(name, other, given, values)):
+                yield Problem(f"{pointer}/{name}", said)
+        for place, inner in enumerate(value) if isinstance(value, list) else [("", value)]:
+            if isinstance(inner, Spec):
+                yield from _needless(card, inner, f"{pointer}/{name}" + (f"/{place}" if place != "" else ""), spec)
+
+
+def _idle(name: str, other: str, given: Any, values: list[Any]) -> str | None:
+    """Why `name` means nothing while the key `other` is `given`; None where `given` is itself refused."""
+    if other != "optimizer":
+        words = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
+        return f"{name} means nothing unless {other} is {' or '.join(words)}"
+    if ":" in given:
+        return f"{name} is an option of {', '.join(values)}; give the arguments of '{given}' in optimizer_kwargs"
+    if given not in OPTIMIZERS:
+        return None
+    return f"optimizer '{given}' has no {name}, an option of {', '.join(values)}; it takes: {', '.join(optimizer_options(given))}"
+
+
+def _network(card: Arch, spec: TrainSpec) -> Iterator[Problem]:
+    network = spec.network
+    if network is None and not card.trains_all_weights:
+        yield Problem("/network", f"arch '{card.name}' trains adapters, not all of its weights; give a network")
+    elif network is None and spec.model.dtype != "fp32":
+        message = f"a full fine-tune trains the weights themselves and needs fp32; {spec.model.dtype} loses small updates"
+        yield Problem("/model/dtype", message, "fp32")
+    if network is None:
+        for key in ("quantize", "layer_offloading"):
+            if getattr(spec.model, key):
+                yield Problem(
+                    f"/model/{key}", f"a full fine-tune trains the weights themselves, so {key} does not fit; train a network"
+                )
+    elif network.type not in card.adapters:
+        known = ", ".join(card.adapters)
+        yield Problem("/network/type", f"'{network.type}' does not fit arch '{card.name}'; it takes: {known}")
+    elif network.conv_alpha is not None and network.conv is None:
+        yield Problem("/network/conv_alpha", "conv_alpha means nothing without conv, the convolutions' rank")
+
+
+def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
+    train = spec.train
+    if ":" not in train.optimizer:
+        if train.optimizer not in OPTIMIZERS:
+            message = f"optimizer '{train.optimizer}' is unknown; known: {', '.join(OPTIMIZERS)}, or package:Class"
+            yield Problem("/train/optimizer", message, nearest(train.optimizer, OPTIMIZERS))
+            return
+        if train.optimizer_kwargs:
+            yield Problem("/train/optimizer_kwargs", "optimizer_kwargs are for a package:Class optimizer; use optimizer_params")
+    given = train.optimizer_params
+    if train.optimizer == "sgd" and given.nesterov and not given.momentum:
+        yield Problem("/train/optimizer_params/nesterov", "nesterov looks ahead along the momentum; give a momentum", "0.9")
+    if train.optimizer == "adafactor" and given.warmup_init and not given.relative_step:
+        yield Problem("/train/optimizer_params/warmup_init", "warmup_init means nothing unless relative_step is true")
+    for key in sorted({"lr", "params"} & set(train.optimizer_kwargs if ":" in train.optimizer else ())):
+        why = "the rate is train.lr" if key == "lr" else "what is trained follows from the job"
+        yield Problem(f"/train/optimizer_kwargs/{key}", f"{key} does not go here: {why}")
+
+
+def _rate(spec: TrainSpec) -> Iterator[Problem]:
+    train = spec.train
+    if train.lr_warmup_steps > train.steps:
+        yield Problem("/train/lr_warmup_steps", f"{train.lr_warmup_steps} warm-up steps are more than the {train.steps} steps")
+    if train.optimizer == "prodigy" and train.lr < PRODIGY_LEAST:
+        message = f"prodigy finds the rate itself and multiplies it by lr; {train.lr:g} would all but stop it, 1.0 is usual"
+        yield Problem("/train/lr", message, "1.0")
+    if train.optimizer == "adafactor" and train.optimizer_params.relative_step:
+        for key in ("lr_scheduler", "lr_warmup_steps"):
+            if getattr(train, key) not in ("constant", 0):
+                yield Problem(f"/train/{key}", f"with relative_step Adafactor chooses its own rate, so {key} means nothing")
+
+
+def _noise_levels(card: Arch, spec: TrainSpec) -> Iterator[Problem]:
+    train = spec.train
+    kind, first, last = train.timestep_type, train.min_denoising_steps, train.max_denoising_steps
+    if first >= last:
+        yield Problem("/train/max_denoising_steps", f"no noise level lies between {first} and {last}")
+        return
+    if kind in FLOW_ONLY and "epsilon" in card.capabilities:
+        message = f"timestep_type '{kind}' is for flow matching; arch '{card.name}' predicts noise: take linear or sigmoid"
+        yield Problem("/train/timestep_type", message, "linear")
+    if kind in FEW_STEPS:
+        levels = range(0, 1000, 1000 // FEW_STEPS[kind])
+        if train.content_or_style != "balanced":
+            message = f"content_or_style means nothing with timestep_type '{kind}', which draws its {len(levels)} levels evenly"
+            yield Problem("/train/content_or_style", message, "balanced")
+        if not any(first <= level < last for level in levels):
+            known = ", ".join(map(str, levels))
+            message = f"timestep_type '{kind}' has the levels {known} of 1000, and none from {first} up to {last}"
+            yield Problem("/train/max_denoising_steps", message)
+
+
+def _preservation(spec: TrainSpec) -> Iterator[Problem]:
+    train = spec.train
+    if train.diff_output_preservation and train.blank_prompt_preservation:
+        yield Problem("/train/blank_prompt_preservation", "keep either the class or the empty prompt as it was, not both")
+    for key in ("diff_output_preservation", "blank_prompt_preservation"):
+        if getattr(train, key) and spec.network is None:
+            yield Problem(f"/train/{key}", f"{key} compares with the model without its adapter; train a network")
+    if train.diff_output_preservation:
+        if not train.diff_output_preservation_class:
+            yield Problem("/train/diff_output_preservation_class", "name the class that the trigger word stands for")
+        if not (spec.trigger_word or any(dataset.trigger_word for dataset in spec.datasets)):
+            yield Problem("/trigger_word", "diff_output_preservation replaces the trigger word by its class; give a trigger word")
+
+
+def _validation(card: Arch, spec: TrainSpec) -> Iterator[Problem]:
+    if spec.validation is None:
+        return
+    if (spec.validation.fraction is None) == (spec.validation.dataset is None):
+        yield Problem("/validation", "give either fraction, a share of the pictures to hold out, or dataset, a folder of its own")
+    if held := spec.validation.dataset:
+        yield from _resolutions(card, held, "/validation/dataset")
+        for key in TRAINING_ONLY:
+            if getattr(held, key) != DatasetSpec.model_fields[key].default:
+                message = f"{key} means nothing here: what is held out is shown once, plain, with no mask and no weight"
+                yield Problem(f"/validation/dataset/{key}", message)
+
+
+def _dataset(card: Arch, spec: TrainSpec, dataset: DatasetSpec, pointer: str) -> Iterator[Problem]:
+    yield from _resolutions(card, dataset, pointer)
+    if dataset.mask_path and dataset.alpha_mask:
+        yield Problem(f"{pointer}/alpha_mask", "take masks either from mask_path or from alpha, not from both")
+    if not (dataset.mask_path or dataset.alpha_mask):
+        for key in ("invert_mask", "mask_min_value"):
+            if getattr(dataset, key):
+                yield Problem(f"{pointer}/{key}", f"{key} means nothing without mask_path or alpha_mask")
+    for key in ("shuffle_tokens", "token_dropout_rate"):
+        if getattr(dataset, key) and spec.train.cache_text_embeddings:
+            message = f"{key} makes a new caption at every step; set train.cache_text_embeddings to false"
+            yield Problem(f"{pointer}/{key}", message)
+    if dataset.prior_reg and spec.network is None:
+        yield Problem(f"{pointer}/prior_reg", "prior_reg learns what the model without its adapter predicts; train a network")
+
+
+def _resolutions(card: Arch, dataset: DatasetSpec, pointer: str) -> Iterator[Problem]:
+    fixed = max(card.fixed_size) if card.fixed_size else None
+    for place, resolution in enumerate(dataset.resolution):
+        yield from _size(card, f"{pointer}/resolution/{place}", resolution, fixed)
+
+
+def _sizes(card: Arch, pointer: str, shown: Any) -> Iterator[Problem]:
+    """The width and height of a preview, or of all of them."""
+    width, height = card.fixed_size or (None, None)
+    yield from _size(card, f"{pointer}/width", shown.width, width)
+    yield from _size(card, f"{pointer}/height", shown.height, height)
+
+
+def _size(card: Arch, pointer: str, pixels: int | None, fixed: int | None = None) -> Iterator[Problem]:
+    if pixels is not None and fixed is not None and pixels != fixed:
+        wide, high = card.fixed_size or (fixed, fixed)
+        yield Problem(pointer, f"arch '{card.name}' makes pictures of {wide}x{high} only; {pixels} must be {fixed}", str(fixed))
+        return
+    multiple = card.bucket_divisibility
+    if pixels is not None and pixels % multiple:
+        below = pixels // multiple * multiple
+        near = [n for n in (below, below + multiple) if n]
+        message = f"{pixels} must be a multiple of {multiple}; nearest: {', '.join(map(str, near))}"
+        yield Problem(pointer, message, str(min(near, key=lambda n: abs(n - pixels))))

@@ -1,0 +1,71 @@
+"""How a key of a job is declared: strict types, and with each what a form needs to draw it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import pydantic
+from pydantic import ConfigDict, Field
+
+
+class Spec(pydantic.BaseModel):
+    """Base of all declarations: unknown keys are errors, values are frozen, NaN and infinity are refused."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=(), validate_default=True
+    )
+
+
+Section = Literal["What", "Dataset", "Training", "Previews", "Advanced"]
+
+
+def entry(
+    default: Any = ...,
+    *,
+    title: str,
+    help: str,
+    section: Section,
+    order: int,
+    unit: str | None = None,
+    basic: bool = False,
+    widget: str | None = None,
+    needs: str | None = None,
+    when: Mapping[str, Sequence[Any]] | None = None,
+    suggest: Sequence[str] = (),
+    **limits: Any,
+) -> Any:
+    """A field with what a form needs to draw it.
+
+    `basic` inputs are open on a preset (at most 10 of them); the others are folded by section. A field that `needs` a capability is
+    hidden, and refused, for an arch whose card does not name it; so is one whose neighbours do not have one of the values in `when`,
+    where "../key" names a key of the object around this one (for an item of a list, of the object that holds the list).
+    `suggest` are values to offer for a free text. `limits` are pydantic's (ge, gt, le, lt, min_length, max_length, pattern).
+    """
+    ui: dict[str, Any] = {"section": section, "order": order, "basic": basic}
+    ui |= {"unit": unit} if unit else {}
+    ui |= {"widget": widget} if widget else {}
+    ui |= {"needs": needs} if needs else {}
+    ui |= {"when": {key: list(values) for key, values in when.items()}} if when else {}
+    ui |= {"suggest": list(suggest)} if suggest else {}
+    return Field(default, title=title, description=help, json_schema_extra={"ui": ui}, **limits)
+
+
+def fixed(default: Any = ...) -> Any:
+    """A field that a form never draws."""
+    return Field(default, json_schema_extra={"ui": {"section": "What", "order": 0, "basic": False, "hidden": True}})
+
+
+def part(default_factory: Any, title: str, **ui: Any) -> Any:
+    """A field that holds further declarations."""
+    return Field(default_factory=default_factory, title=title, json_schema_extra={"ui": ui})
+
+
+def path(title: str, section: Section, order: int, help: str, **more: Any) -> Any:
+    """An optional file or folder."""
+    return entry(None, title=title, section=section, order=order, widget="path", min_length=1, max_length=1000, help=help, **more)
+
+
+class NoOptions(Spec):
+    """`model_kwargs` of an arch that has none."""
+
+
+Dtype = Literal["fp32", "bf16", "fp16"]
