@@ -14,7 +14,8 @@ from diffusers.utils import logging as diffusers_logging
 from safetensors.torch import save_file
 
 from models import catalog
-from models.adapters.lora import LoraNetwork, network_from_state, new_network
+from models.adapters.attach import AdapterNetwork, new_network
+from models.adapters.load import network_from_state
 from models.archs.flux2_klein.lora_keys import to_ours, to_public
 from models.archs.flux2_klein.model import Flux2KleinModel, write_tiny
 from models.errors import UserError
@@ -69,7 +70,7 @@ def predict(klein: Flux2KleinModel, transformer: Any = None) -> torch.Tensor:
         klein.model = own
 
 
-def stirred(network: LoraNetwork) -> LoraNetwork:
+def stirred(network: AdapterNetwork) -> AdapterNetwork:
     """Give B numbers, as training would."""
     draw = torch.Generator().manual_seed(9)
     with torch.no_grad():
@@ -78,7 +79,7 @@ def stirred(network: LoraNetwork) -> LoraNetwork:
     return network
 
 
-def trained(klein: Flux2KleinModel, alpha: float = 8.0, only: Any = None) -> LoraNetwork:
+def trained(klein: Flux2KleinModel, alpha: float = 8.0, only: Any = None) -> AdapterNetwork:
     torch.manual_seed(1)
     return stirred(new_network(klein.get_model_to_train(), RANK, alpha, only or klein.get_transformer_block_names()))
 

@@ -13,7 +13,8 @@ from diffusers.utils import logging as diffusers_logging
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from models.adapters.lora import LoraNetwork, network_from_state, new_network
+from models.adapters.attach import AdapterNetwork, new_network
+from models.adapters.load import network_from_state
 from models.archs.pocket.model import PocketModel, unet_config
 from models.errors import UserError
 from models.weights import load_tensors, save_tensors
@@ -53,7 +54,7 @@ def predict(unet: nn.Module) -> torch.Tensor:
     return unet(x, torch.tensor([200.0, 800.0]), encoder_hidden_states=text, class_labels=text[:, 0], return_dict=False)[0]
 
 
-def stirred(network: LoraNetwork, size: float = 0.1) -> LoraNetwork:
+def stirred(network: AdapterNetwork, size: float = 0.1) -> AdapterNetwork:
     """Give B numbers, as training would."""
     draw = torch.Generator().manual_seed(9)
     with torch.no_grad():
@@ -102,7 +103,7 @@ def test_output_gradients_and_trained_weights_equal_those_of_peft(toy: Toy, alph
             assert torch.allclose(mine, peft_one["default"].weight, rtol=0, atol=1e-6)
 
 
-def saved_by_pocket(network: LoraNetwork, path: Path) -> None:
+def saved_by_pocket(network: AdapterNetwork, path: Path) -> None:
     save_tensors(PocketModel.convert_lora_weights_before_save(SimpleNamespace(), network.public_state()), path)  # type: ignore[arg-type]
 
 

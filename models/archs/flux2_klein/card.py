@@ -1,5 +1,7 @@
 """FLUX.2 klein 4B (Black Forest Labs): text to image, and editing with several reference pictures."""
 
+from typing import Any
+
 from models.arch import Arch, Preset
 from models.spec import Spec, entry
 
@@ -30,7 +32,7 @@ BASE = "black-forest-labs/FLUX.2-klein-base-4B"
 PROMPTS = ["a portrait in soft window light", "a red bicycle against a white wall"]
 
 
-def lora(name: str, resolution: list[int], steps: int, rank: int) -> dict[str, object]:
+def lora(name: str, resolution: list[int], steps: int, rank: int) -> dict[str, Any]:
     """A LoRA job on the undistilled base; the distilled model is not meant to be trained."""
     side = max(resolution)
     return {
@@ -49,6 +51,20 @@ def lora(name: str, resolution: list[int], steps: int, rank: int) -> dict[str, o
     }
 
 
+LORA = lora("klein lora", [512, 768, 1024], 2000, 32)
+AS_IN_AI_TOOLKIT = {
+    **lora("klein lora as in ai-toolkit", [512, 768, 1024], 3000, 32),
+    "train": {
+        "as_in_ai_toolkit": True,
+        "steps": 3000,
+        "lr": 1e-4,
+        "optimizer": "adamw8bit",
+        "optimizer_params": {"weight_decay": 1e-4},
+        "timestep_type": "weighted",
+        "max_denoising_steps": 999,
+    },
+}
+
 ARCHS = [
     Arch(
         name="flux2_klein_4b",
@@ -64,7 +80,13 @@ ARCHS = [
                 name="lora",
                 label="LoRA",
                 description="A style or subject at 512, 768 and 1024 pixels, rank 32.",
-                spec=lora("klein lora", [512, 768, 1024], 2000, 32),
+                spec=LORA,
+            ),
+            Preset(
+                name="as_in_ai_toolkit",
+                label="As in ai-toolkit",
+                description="ai-toolkit's arithmetic and usual values, to compare. Needs bitsandbytes beside the worker.",
+                spec=AS_IN_AI_TOOLKIT,
             ),
             Preset(
                 name="lora_512",

@@ -53,7 +53,7 @@ def to_public(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     made: dict[str, Pair] = {}
     while pairs:
         path = next(iter(pairs))
-        block, name = _split(path, "transformer_blocks", "single_transformer_blocks")
+        block, name = split(path, "transformer_blocks", "single_transformer_blocks")
         fused = next((public for public, parts in FUSED.items() if name in parts), None)
         if block.startswith("transformer_blocks") and fused:
             made[_original(block, fused)] = _fuse([pairs.pop(f"{block}.{part}", None) for part in FUSED[fused]])
@@ -72,17 +72,17 @@ def to_ours(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     into B. Raises UserError naming the first layer that is not known."""
     made: dict[str, Pair] = {}
     for path, pair in _pairs(state, *STEMS).items():
-        block, name = _split(path, "double_blocks", "single_blocks")
+        block, name = split(path, "double_blocks", "single_blocks")
         if path.startswith(("transformer_blocks.", "single_transformer_blocks.")) or path in OUTER.values():
             made[path] = pair
         elif block.startswith("double_blocks") and name in FUSED:
             parts = zip(FUSED[name], _unfuse(pair), strict=True)
-            made |= {f"{_diffusers(block)}.{part}": own for part, own in parts if own is not None}
+            made |= {f"{to_diffusers_block(block)}.{part}": own for part, own in parts if own is not None}
         else:
             table = OUTER if not block else SINGLE if block.startswith("single") else DOUBLE
             if name not in table:
                 raise UserError(f"the adapter's layer '{path}' is not one of this model's", code="bad_adapter")
-            made[f"{_diffusers(block)}.{table[name]}".removeprefix(".")] = _swap(pair) if name == SWAPPED else pair
+            made[f"{to_diffusers_block(block)}.{table[name]}".removeprefix(".")] = _swap(pair) if name == SWAPPED else pair
     return _state(made, OURS)
 
 
@@ -144,7 +144,7 @@ def _pairs(state: Mapping[str, torch.Tensor], *stems: str) -> dict[str, Pair]:
     return pairs
 
 
-def _split(path: str, *stems: str) -> tuple[str, str]:
+def split(path: str, *stems: str) -> tuple[str, str]:
     """("double_blocks.3", "img_mlp.0"), or ("", path) outside the blocks."""
     match = re.fullmatch(rf"((?:{'|'.join(stems)})\.\d+)\.(.+)", path)
     return (match[1], match[2]) if match else ("", path)
@@ -155,7 +155,7 @@ def _original(block: str, name: str) -> str:
     return f"{renamed}.{name}".removeprefix(".")
 
 
-def _diffusers(block: str) -> str:
+def to_diffusers_block(block: str) -> str:
     return block.replace("double_blocks", "transformer_blocks").replace("single_blocks", "single_transformer_blocks")
 
 

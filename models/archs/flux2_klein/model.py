@@ -16,15 +16,16 @@ from diffusers import AutoencoderKLFlux2, FlowMatchEulerDiscreteScheduler, Flux2
 from PIL import Image
 from transformers import AutoTokenizer, Qwen3Model
 
-from models.archs.flux2_klein import lora_keys, references
+from models.archs.flux2_klein import lokr_keys, lora_keys, references
 from models.archs.flux2_klein.latents import normalise, pack, positions, restore, sigmas, text_positions, unpack
 from models.archs.flux2_klein.tiny import write_tiny as write_tiny
 from models.base import BaseModel
 from models.batch import Batch, GenerateImageConfig
 from models.components import load_part, load_text_encoder, part_folder, pipeline_index
-from models.datasets import open_picture
+from models.data.pictures import open_picture
 from models.errors import UserError
 from models.flow import NUM_TIMESTEPS
+from models.memo import TensorMemo
 from models.prompt_embeds import AdvancedPromptEmbeds
 from models.samplers import euler
 from models.weights import json_metadata, load_tensors, read_metadata, save_tensors
@@ -50,6 +51,7 @@ class Flux2KleinModel(BaseModel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.is_distilled = False
+        self._references = TensorMemo()
 
     # -- loading ------------------------------------------------------------------------------------------------------------
 
@@ -67,7 +69,7 @@ class Flux2KleinModel(BaseModel):
                 code="missing_part",
             )
         self.model, about = load_file(Path(where), self.torch_dtype) if from_file else self._load_folder(where)
-        self.model.to(self.device_torch)
+        self.model.to(self.load_device_torch)
         self.noise_scheduler = FlowMatchEulerDiscreteScheduler.from_config(about["scheduler"])
         self.is_distilled = about["is_distilled"]
         self.vae = load_part(AutoencoderKLFlux2, part_folder(str(vae), "vae"), self.vae_torch_dtype).to(self.vae_device_torch)
@@ -195,8 +197,11 @@ class Flux2KleinModel(BaseModel):
     def _reference(self, pixels_CHW: torch.Tensor, height: int, width: int) -> torch.Tensor:
         """A picture in [0, 1] as latents (128, h_i, w_i); height and width are those of the target's latents."""
         matched = height * width * PIXELS_PER_LATENT**2 if self.model_config.model_kwargs.match_target_res else None
-        fitted = references.fit(pixels_CHW, matched)
-        return self.encode_images(fitted[None] * 2 - 1, dtype=torch.float32)[0]
+
+        def encoded() -> torch.Tensor:
+            return self.encode_images(references.fit(pixels_CHW, matched)[None] * 2 - 1, dtype=torch.float32)[0]
+
+        return self._references.get(pixels_CHW, matched, encoded)
 
     # -- previews -----------------------------------------------------------------------------------------------------------
 
@@ -207,18 +212,18 @@ class Flux2KleinModel(BaseModel):
             noise: torch.Tensor,
             num_steps: int,
             scale: float,
-            conditional: torch.Tensor,
-            unconditional: torch.Tensor,
-            encoded: Sequence[torch.Tensor],
+            conditional: Sequence[torch.Tensor],
+            unconditional: Sequence[torch.Tensor],
+            encoded: Sequence[Sequence[torch.Tensor]],
         ) -> torch.Tensor:
             guided = scale > 1 and not self.is_distilled
 
             def velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-                t = t.to(x.device)
-                with_prompt = self.velocity(x, t, [conditional], [encoded]).to(x)
+                t = t.to(x.device).expand(x.shape[0])
+                with_prompt = self.velocity(x, t, conditional, encoded).to(x)
                 if not guided:
                     return with_prompt
-                without = self.velocity(x, t, [unconditional], [encoded]).to(x)
+                without = self.velocity(x, t, unconditional, encoded).to(x)
                 return without + scale * (with_prompt - without)
 
             times = sigmas(self.noise_scheduler, num_steps, noise.shape[-2] * noise.shape[-1]) * NUM_TIMESTEPS
@@ -236,21 +241,32 @@ class Flux2KleinModel(BaseModel):
         extra: dict[str, Any],
     ) -> Image.Image:
         """Guidance above 1 costs a second pass; a distilled model takes none. Control images are the references, in order."""
-        height, width = gen_config.height // PIXELS_PER_LATENT, gen_config.width // PIXELS_PER_LATENT
-        noise = gen_config.latents
-        if noise is None:
-            noise = torch.randn(1, self.model.config.in_channels, height, width, generator=generator)
-        encoded = [
-            self._reference(references.unit_pixels(open_picture(path)), height, width) for path in gen_config.control_images
-        ]
+        return self.generate_batch(pipeline, [gen_config], conditional_embeds, unconditional_embeds, [generator])[0]
+
+    def generate_batch(
+        self,
+        pipeline: Any,
+        gen_configs: Sequence[GenerateImageConfig],
+        conditional_embeds: AdvancedPromptEmbeds,
+        unconditional_embeds: AdvancedPromptEmbeds,
+        generators: Sequence[torch.Generator],
+    ) -> list[Image.Image]:
+        height, width = (side // PIXELS_PER_LATENT for side in (gen_configs[0].height, gen_configs[0].width))
+        noises, encoded = [], []
+        for config, generator in zip(gen_configs, generators, strict=True):
+            drawn = torch.randn(1, self.model.config.in_channels, height, width, generator=generator)
+            noises.append(drawn if config.latents is None else config.latents)
+            pictures = (references.unit_pixels(open_picture(path)) for path in config.control_images)
+            encoded.append([self._reference(picture, height, width) for picture in pictures])
         conditional, unconditional = (
-            embeds.to(self.device_torch, self.torch_dtype).text_embeds[0] for embeds in (conditional_embeds, unconditional_embeds)
+            embeds.to(self.device_torch, self.torch_dtype).text_embeds for embeds in (conditional_embeds, unconditional_embeds)
         )
-        steps, scale = gen_config.num_inference_steps, gen_config.guidance_scale
-        latents = pipeline(noise.to(self.device_torch, torch.float32), steps, scale, conditional, unconditional, encoded)
-        pixels_CHW = self.decode_latents(latents, dtype=torch.float32)[0]
-        levels_HWC = ((pixels_CHW / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0)
-        return Image.fromarray(levels_HWC.cpu().numpy())
+        steps, scale = gen_configs[0].num_inference_steps, gen_configs[0].guidance_scale
+        noise = torch.cat(noises).to(self.device_torch, torch.float32)
+        latents = pipeline(noise, steps, scale, conditional, unconditional, encoded)
+        pixels_BCHW = self.decode_latents(latents, dtype=torch.float32)
+        levels_BHWC = ((pixels_BCHW / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+        return [Image.fromarray(levels_HWC) for levels_HWC in levels_BHWC]
 
     # -- saving -------------------------------------------------------------------------------------------------------------
 
@@ -265,10 +281,10 @@ class Flux2KleinModel(BaseModel):
         save_tensors(tensors, output_path, {**meta, **json_metadata(config=about)})
 
     def convert_lora_weights_before_save(self, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return lora_keys.to_public(state_dict)
+        return lokr_keys.to_public(state_dict) if lokr_keys.is_lokr(state_dict) else lora_keys.to_public(state_dict)
 
     def convert_lora_weights_before_load(self, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return lora_keys.to_ours(state_dict)
+        return lokr_keys.to_ours(state_dict) if lokr_keys.is_lokr(state_dict) else lora_keys.to_ours(state_dict)
 
 
 def load_file(path: Path, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:

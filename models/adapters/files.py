@@ -1,0 +1,119 @@
+"""Adapter files: what a model reads and writes, where it has several experts, and the adapter of a distilled model's training."""
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from models.adapters.attach import AdapterNetwork, merge_into_base, new_network
+from models.adapters.load import load_into, network_from_state
+from models.errors import UserError
+from models.weights import load_tensors, save_tensors
+
+EXPERTS = ("transformer_1", "transformer_2")  # the submodules of a denoiser of two experts, by stage
+ENDINGS = ("_high_noise", "_low_noise")  # of their files, by stage
+
+
+log = logging.getLogger(__name__)
+
+
+def save_lora(model: Any, state: Mapping[str, torch.Tensor], path: Path, metadata: Mapping[str, str]) -> None:
+    """`state`, under public keys, as the file `path`; experts' adapters as a file for each, NAME_high_noise and NAME_low_noise, whose
+    keys do not name the expert, unless the job's network has split_multistage_loras off."""
+    if not model.is_multistage or not getattr(model.network.network_config, "split_multistage_loras", True):
+        save_tensors(state, path, metadata)
+        return
+    for ending, part in zip(ENDINGS, _split(model, state), strict=True):
+        if part:
+            save_tensors(part, path.with_stem(path.stem + ending), metadata)
+
+
+def load_lora(model: Any, path: Path) -> dict[str, torch.Tensor]:
+    """An adapter file under public keys. Of a pair of experts' files, either name gives both. Raises UserError for a bad file."""
+    ending = next((ending for ending in ENDINGS if path.stem.endswith(ending)), None)
+    if ending is None or not model.is_multistage:
+        return load_tensors(path)
+    trained = model.trainable_multistage_boundaries
+    both = _experts(model)
+    state: dict[str, torch.Tensor] = {}
+    for stage, (name, own) in enumerate(zip(EXPERTS, ENDINGS, strict=True)):
+        file = path.with_stem(path.stem.removesuffix(ending) + own)
+        if (both or stage in trained) and file.exists():
+            state |= {_named(key, name) if both else key: tensor for key, tensor in load_tensors(file).items()}
+    if not state:
+        raise UserError(f"{path.name} is for an expert that this model does not train", code="bad_adapter")
+    return state
+
+
+def network_for(model: Any, network: Any, alpha_is_rank: bool = False, start: Path | None = None) -> AdapterNetwork:
+    """The fresh adapter that a job's network section asks for, on a loaded model; with `start`, with the weights of that file. Without
+    `only_if_contains` it goes where the architecture says. `alpha_is_rank` leaves linear_alpha and conv_alpha aside, as ai-toolkit
+    does. Raises UserError for patterns that match no layer and for a file that is of another kind, rank or set of layers."""
+    old_format = network.type == "lokr" and network.old_lokr_format
+    if old_format and not model.use_old_lokr_format:
+        log.warning("old_lokr_format is left aside: architecture %s never had the old names", model.arch)
+    root = model.get_model_to_train()
+    made = new_network(
+        root,
+        network.linear,
+        float(network.linear) if alpha_is_rank else network.linear_alpha,
+        network.only_if_contains or model.get_transformer_block_names() or (),
+        network.ignore_if_contains,
+        model.target_lora_modules,
+        kind=network.type,
+        conv=network.conv,
+        conv_alpha=None if alpha_is_rank else network.conv_alpha,
+        dropout=network.dropout,
+        full_rank=network.lokr_full_rank,
+        factor=network.lokr_factor,
+        old_format=old_format and model.use_old_lokr_format,
+        network_config=network,
+        device=model.device_torch,
+    )
+    if start is not None:
+        load_into(made, root, model.convert_lora_weights_before_load(model.load_lora(str(start))))
+    return made
+
+
+def put_on(model: Any, path: Path) -> AdapterNetwork:
+    """The adapter of a file on the model's denoiser, as it was trained. Raises UserError if it does not fit."""
+    state = model.convert_lora_weights_before_load(model.load_lora(str(path)))
+    return network_from_state(model.get_model_to_train(), state, model.device_torch)
+
+
+def put_training_adapter(model: Any, path: Path) -> AdapterNetwork:
+    """The adapter merged into the frozen weights, and at rest: with a multiplier of -1 it takes itself off again."""
+    network = put_on(model, path)
+    merge_into_base(network)
+    network.multiplier = 0.0
+    return network.requires_grad_(False)
+
+
+def _experts(model: Any) -> bool:
+    """Whether adapters go on a denoiser that holds both experts; else on the one that is trained."""
+    return all(hasattr(model.get_model_to_train(), name) for name in EXPERTS)
+
+
+def _split(model: Any, state: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    """By stage, the keys without the expert's name."""
+    if not _experts(model):
+        only = model.trainable_multistage_boundaries[0]
+        return [dict(state) if stage == only else {} for stage in range(len(EXPERTS))]
+    parts: list[dict[str, torch.Tensor]] = [{} for _ in EXPERTS]
+    for key, tensor in state.items():
+        stage = next((stage for stage, name in enumerate(EXPERTS) if re.search(rf"[._]{name}[._]", key)), None)
+        if stage is None:
+            raise UserError(
+                f"the adapter's key '{key}' belongs to no expert; turn split_multistage_loras off", code="bad_adapter"
+            )
+        parts[stage][re.sub(rf"(?<=[._]){EXPERTS[stage]}[._]", "", key, count=1)] = tensor
+    return parts
+
+
+def _named(key: str, name: str) -> str:
+    """A public key with the expert's name behind its stem."""
+    stem = next((stem for stem in ("diffusion_model.", "transformer.", "lycoris_") if key.startswith(stem)), "")
+    return f"{stem}{name}{'_' if stem.endswith('_') else '.'}{key.removeprefix(stem)}"

@@ -1,0 +1,139 @@
+"""Adapter files of models with two experts: one file each, under the names that samplers expect."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from models.adapters.attach import AdapterNetwork
+from models.adapters.files import network_for, put_on
+from models.base import BaseModel
+from models.errors import UserError
+from models.spec import NetworkSpec
+
+ENDINGS = ("_high_noise", "_low_noise")
+
+
+class Expert(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(6, 6)])
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.transformer_1, self.transformer_2 = Expert(), Expert()
+
+
+class TwoExperts(BaseModel):
+    arch = "two"
+    is_multistage = True
+
+    def load_model(self) -> None:
+        torch.manual_seed(0)
+        self.model = Pair()
+        self.multistage_boundaries = [0.9, 0.0]
+        self.trainable_multistage_boundaries = [0, 1]
+
+
+class LowOnly(TwoExperts):
+    def load_model(self) -> None:
+        super().load_model()
+        self.trainable_multistage_boundaries = [1]
+
+    def get_model_to_train(self) -> nn.Module:
+        return self.model.transformer_2
+
+
+def trained(cls: type[BaseModel] = TwoExperts, **network: Any) -> Any:
+    """A model with an adapter whose numbers are not zero."""
+    model = cls("cpu", SimpleNamespace(), dtype="fp32")
+    model.load_model()
+    model.network = network_for(model, NetworkSpec(linear=2, **network))
+    with torch.no_grad():
+        for param in model.network.parameters():
+            param.normal_()
+    return model
+
+
+def save(model: Any, path: Path) -> None:
+    state = model.convert_lora_weights_before_save(model.network.public_state())
+    model.save_lora({name: tensor.detach() for name, tensor in state.items()}, str(path), {"format": "pt"})
+
+
+def keys(path: Path) -> list[str]:
+    with safe_open(path, "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+        return sorted(file.keys())
+
+
+def changes(network: AdapterNetwork) -> dict[str, torch.Tensor]:
+    return {path: layer.delta().detach() for path, layer in network.named_layers()}
+
+
+@pytest.mark.parametrize("network", [{}, {"type": "lokr"}, {"type": "lokr", "old_lokr_format": True}], ids=str)
+@pytest.mark.parametrize("named", ENDINGS)
+def test_each_expert_has_a_file_and_either_name_gives_both(tmp_path: Path, network: Any, named: str) -> None:
+    model = trained(**network)
+    save(model, tmp_path / "a_000000250.safetensors")
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == [f"a_000000250{ending}.safetensors" for ending in ENDINGS]
+    names = [keys(tmp_path / file) for file in files]
+    assert names[0] == names[1]
+    assert all("transformer" not in name for name in names[0])
+    wanted = changes(model.network)
+    model.network.detach()
+    again = put_on(model, tmp_path / f"a_000000250{named}.safetensors")
+    assert list(wanted) == ["transformer_1.blocks.0", "transformer_2.blocks.0"]
+    assert all(torch.equal(delta, wanted[path]) for path, delta in changes(again).items())
+
+
+def test_a_job_may_ask_for_one_file(tmp_path: Path) -> None:
+    model = trained(split_multistage_loras=False)
+    save(model, tmp_path / "a.safetensors")
+    assert keys(tmp_path / "a.safetensors")[0] == "diffusion_model.transformer_1.blocks.0.lora_A.weight"
+    wanted = changes(model.network)
+    again = put_on(model, tmp_path / "a.safetensors")
+    assert all(torch.equal(delta, wanted[path]) for path, delta in changes(again).items())
+
+
+def test_where_one_expert_is_trained_there_is_its_file_alone(tmp_path: Path) -> None:
+    model = trained(LowOnly)
+    save(model, tmp_path / "a.safetensors")
+    low = tmp_path / "a_low_noise.safetensors"
+    assert [path.name for path in tmp_path.iterdir()] == [low.name]
+    assert keys(low) == ["diffusion_model.blocks.0.lora_A.weight", "diffusion_model.blocks.0.lora_B.weight"]
+    wanted = changes(model.network)
+    assert all(torch.equal(delta, wanted[path]) for path, delta in changes(put_on(model, low)).items())
+    low.rename(tmp_path / "a_high_noise.safetensors")
+    with pytest.raises(UserError, match=r"a_high_noise\.safetensors is for an expert that this model does not train"):
+        put_on(model, tmp_path / "a_high_noise.safetensors")
+
+
+def test_a_fresh_adapter_starts_from_a_pair_of_files(tmp_path: Path) -> None:
+    model = trained()
+    save(model, tmp_path / "a.safetensors")
+    wanted = changes(model.network)
+    model.network.detach()
+    fresh = network_for(model, NetworkSpec(linear=2, linear_alpha=3.0), start=tmp_path / "a_low_noise.safetensors")
+    assert all(torch.allclose(delta, wanted[path], atol=1e-6) for path, delta in changes(fresh).items())
+
+
+def test_an_architectures_own_way_of_saving_and_reading_is_used(tmp_path: Path) -> None:
+    class Own(TwoExperts):
+        def load_lora(self, file: str) -> Any:
+            return {f"diffusion_model.{key}": tensor for key, tensor in torch.load(file).items()}
+
+        def save_lora(self, state_dict: Any, output_path: str, metadata: Any) -> None:
+            assert self.network is not None and self.network.network_config.split_multistage_loras
+            torch.save({key.removeprefix("diffusion_model."): tensor for key, tensor in state_dict.items()}, output_path)
+
+    model = trained(Own)
+    save(model, tmp_path / "a.bin")
+    wanted = changes(model.network)
+    assert all(torch.equal(delta, wanted[path]) for path, delta in changes(put_on(model, tmp_path / "a.bin")).items())
