@@ -1,7 +1,7 @@
 """`toolkit.models.base_model`: our contract with the helpers that ai-toolkit's folders call on `self`."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -91,12 +91,6 @@ class BaseModel(base.BaseModel):
     def get_te_has_grad(self) -> bool:
         return False
 
-    def get_quantization_exclude_modules(self) -> list[str] | None:
-        return None
-
-    def get_frame_count_snapper(self) -> Callable[[int], int] | None:
-        return None
-
     # -- noise and previews --------------------------------------------------------------------------------------------------
 
     def add_noise(self, original_samples: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -110,15 +104,18 @@ class BaseModel(base.BaseModel):
         ]
         return torch.cat(parts)
 
-    def generate_images(
-        self, image_configs: Sequence[GenerateImageConfig], embeds: Callable[[GenerateImageConfig], tuple[Embeds, Embeds]]
-    ) -> Iterator[Made]:
-        """As ours. A training adapter, which rests while training, is switched on for the round."""
+    def generate_group(
+        self,
+        pipeline: Any,
+        image_configs: Sequence[GenerateImageConfig],
+        embeds: Callable[[GenerateImageConfig], tuple[Embeds, Embeds]],
+    ) -> list[Made]:
+        """As ours. A training adapter, which rests while training, is switched on meanwhile."""
         resting = self.assistant_lora is not None and hasattr(self.assistant_lora, "is_active")
         if resting:
             self.assistant_lora.is_active = True  # type: ignore[union-attr]
         try:
-            yield from super().generate_images(image_configs, embeds)
+            return super().generate_group(pipeline, image_configs, embeds)
         finally:
             if resting:
                 self.assistant_lora.is_active = False  # type: ignore[union-attr]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from models.batch import Batch, GenerateImageConfig
+from models.spec import Spec
 
 __all__ = ["DataLoaderBatchDTO", "GenerateImageConfig", "ModelConfig", "NetworkConfig"]
 
@@ -53,15 +54,20 @@ class ModelConfig:
 
     @classmethod
     def of(cls, section: Any) -> "ModelConfig":
-        """From a job's `model` section. Settings of ai-toolkit's that a job has no key for (`extras_name_or_path`, `low_vram`, ...)
-        are taken from `model_kwargs`, where they stay as well."""
+        """From a job's `model` section. Settings of ai-toolkit's that the section leaves at their defaults or has no key for
+        (`extras_name_or_path`, ...) are taken from `model_kwargs`, where they stay as well."""
         if isinstance(section, cls):
             return section
-        given = getattr(section, "model_kwargs", None) or {}
-        options = dict(given) if isinstance(given, Mapping) else given.model_dump()
+        kwargs = getattr(section, "model_kwargs", None) or {}
+        options = dict(kwargs) if isinstance(kwargs, Mapping) else kwargs.model_dump()
         known = {each.name for each in fields(cls)} - {"model_kwargs"}
         values = {name: value for name, value in options.items() if name in known}
-        values |= {name: getattr(section, name) for name in known if getattr(section, name, None) is not None}
+        given = {name: getattr(section, name) for name in known if getattr(section, name, None) is not None}
+        given = {name: value.model_dump() if isinstance(value, Spec) else value for name, value in given.items()}
+        defaults = (
+            {name: field.default for name, field in type(section).model_fields.items()} if isinstance(section, Spec) else {}
+        )
+        values |= {name: value for name, value in given.items() if name not in values or value != defaults.get(name)}
         return cls(**values, model_kwargs=options)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from models.adapters.lora import LoraNetwork, merge_into_base, network_from_state
+from models.adapters.attach import AdapterNetwork, merge_into_base
+from models.adapters.load import network_from_state
 from models.errors import UserError
 from models.weights import load_tensors
 
@@ -31,7 +32,7 @@ class LoRASpecialNetwork:
         if network_type != "lora":
             raise UserError(f"an adapter of type {network_type!r} cannot be put on while loading; only lora", code="bad_adapter")
         self.unet = unet
-        self.network: LoraNetwork | None = None
+        self.network: AdapterNetwork | None = None
         self._multiplier, self._active = multiplier, False
         self.is_merged_in = False
         self.can_merge_in = True

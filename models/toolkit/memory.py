@@ -1,19 +1,25 @@
-"""`toolkit.memory_management`: streaming layers from the CPU, which is not built here."""
+"""`toolkit.memory_management`: streaming blocks from the CPU."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from models.errors import UserError
+import torch
+from torch import nn
+
+from models.offload import is_offloaded, offload_blocks
 
 
 class MemoryManager:
     """`attach` is called by architecture folders when `model.layer_offloading` is on."""
 
     @classmethod
-    def attach(cls, module: Any, device: Any, offload_percent: float = 1.0, ignore_modules: Any = None) -> None:
-        """Nothing for a share of 0. Raises UserError otherwise: nobody should believe that memory is saved."""
-        if offload_percent > 0:
-            raise UserError(
-                f"layer_offloading ({offload_percent:g} of {type(module).__name__}) is not available here; leave it off, or save memory "
-                "with quantize",
-                code="no_offloading",
-            )
+    def attach(
+        cls,
+        module: nn.Module,
+        device: torch.device | str,
+        offload_percent: float = 1.0,
+        ignore_modules: Iterable[Any] | None = None,
+    ) -> None:
+        """Stream that share (0..1) of the blocks of a frozen module. `ignore_modules`, modules or single weights, stay on the device."""
+        if offload_percent > 0 and not is_offloaded(module):
+            offload_blocks(module.requires_grad_(False), device, offload_percent, ignore_modules or ())

@@ -1,6 +1,5 @@
 """`toolkit.util.quantize` and its neighbours, on optimum-quanto (weights only)."""
 
-import fnmatch
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,27 +8,17 @@ from optimum import quanto
 from torch import nn
 
 from models.errors import UserError
+from models.quantize import get_qtype, quantize_denoiser
 
-QTYPES = {
-    "qint2": quanto.qint2,
-    "qint4": quanto.qint4,
-    "qint8": quanto.qint8,
-    "qfloat8": quanto.qfloat8,
-    "qfloat8_e4m3fn": quanto.qfloat8_e4m3fn,
-    "qfloat8_e5m2": quanto.qfloat8_e5m2,
-    # torchao's names in ai-toolkit; the same number formats
-    "int8": quanto.qint8,
-    "float8": quanto.qfloat8,
-}
-
-
-def get_qtype(qtype: Any) -> Any:
-    """quanto's type for a name. Raises UserError naming the known ones."""
-    if not isinstance(qtype, str):
-        return qtype
-    if qtype not in QTYPES:
-        raise UserError(f"qtype {qtype!r} is unknown here; known: {', '.join(QTYPES)}", code="unknown_qtype")
-    return QTYPES[qtype]
+__all__ = [
+    "OstrisLinear",
+    "dequantize_if_quantized",
+    "get_qtype",
+    "import_comfy_quantized_layers",
+    "patch_dequantization_on_save",
+    "quantize",
+    "quantize_model",
+]
 
 
 def quantize(
@@ -49,17 +38,10 @@ def quantize(
 
 
 def quantize_model(base_model: Any, model_to_quantize: nn.Module) -> None:
-    """Quantize and freeze a whole denoiser as the job's `model.qtype` says, leaving out what the architecture excludes. Raises
-    UserError for an accuracy recovery adapter, which is not available here."""
-    config = base_model.model_config
-    if config.accuracy_recovery_adapter is not None:
-        raise UserError("accuracy recovery adapters are not available here; leave accuracy_recovery_adapter out", code="no_ara")
-    exclude = base_model.get_quantization_exclude_modules() or []
-    linear = [path for path, module in model_to_quantize.named_modules() if isinstance(module, nn.Linear)]
-    kept = [path for path in linear if any(fnmatch.fnmatch(path, pattern) for pattern in exclude)]
+    """Quantize and freeze a whole denoiser as the job's `model` section says, leaving out what the architecture and the job exclude.
+    A recovery adapter is put on once the model is loaded."""
     patch_dequantization_on_save(model_to_quantize)
-    quantize(model_to_quantize, weights=get_qtype(config.qtype), exclude=kept or None)
-    quanto.freeze(model_to_quantize)
+    quantize_denoiser(base_model, model_to_quantize)
 
 
 def dequantize_if_quantized(tensor: Any) -> Any:

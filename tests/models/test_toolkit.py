@@ -11,8 +11,10 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from torch import nn
 
-from models import toolkit
+from models import memory, toolkit
 from models.errors import UserError
+from models.offload import is_offloaded
+from models.quantize import is_quantized
 from models.spec import ModelSpec
 
 
@@ -149,11 +151,34 @@ def test_an_unknown_qtype_names_the_known_ones() -> None:
         get("toolkit.util.quantize.get_qtype")("nvfp4")
 
 
-def test_offloading_is_refused_when_asked_for_and_never_at_import() -> None:
+def test_a_folder_quantizes_and_offloads_as_it_does_elsewhere(tmp_path: Path) -> None:
+    """The calls that folders make in load_model; what is done again for the loaded model then finds it done."""
+    base, quantize_model = get("toolkit.models.base_model.BaseModel"), get("toolkit.util.quantize.quantize_model")
     manager = get("toolkit.memory_management.MemoryManager")
-    manager.attach(nn.Linear(1, 1), "cpu", offload_percent=0)
-    with pytest.raises(UserError, match=r"layer_offloading \(0\.5 of Linear\) is not available"):
-        manager.attach(nn.Linear(1, 1), "cpu", offload_percent=0.5)
+
+    class Folder(base):
+        def load_model(self) -> None:
+            self.model = nn.Module()
+            self.model.blocks = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+            self.model.time_in, self.model.pad = nn.Linear(8, 8), nn.Parameter(torch.ones(8))
+            quantize_model(self, self.model)
+            manager.attach(self.model, self.device_torch, offload_percent=0.0)
+            assert not is_offloaded(self.model)
+            manager.attach(self.model, self.device_torch, offload_percent=1.0, ignore_modules=[self.model.pad])
+
+        def get_quantization_exclude_modules(self) -> list[str]:
+            return ["time_*"]
+
+    config = get("toolkit.config_modules.ModelConfig")(quantize=True, qtype="qint8", layer_offloading=True)
+    model = Folder("cpu", config, "fp32")
+    model.cache_folder = tmp_path
+    model.load_model()
+    before = list(model.model.modules())
+    memory.settle(model, parked=False)
+    assert list(model.model.modules()) == before
+    assert is_offloaded(model.model) and not is_quantized(model.model.time_in) and is_quantized(model.model.blocks)
+    assert model.model.blocks[0](torch.ones(1, 8)).shape == (1, 8)
+    assert len(list((tmp_path / "quantized").iterdir())) == 1
 
 
 def test_a_job_section_becomes_a_config_with_a_plain_dict_of_options() -> None:

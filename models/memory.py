@@ -1,0 +1,215 @@
+"""Which parts of a model are where, and when: what is not at work gives its memory back.
+
+A job's life has two times. While texts and pictures are encoded, the text encoder and the VAE work; while it trains or samples, the
+denoiser does. `low_vram` keeps each on the device only in its own time. What no one needs again is let go for good: the model then
+says so in `absent`, and is not handed to another job. Each of this changes memory, never numbers.
+"""
+
+import contextlib
+import errno
+import gc
+import logging
+from collections.abc import Iterator
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from models import catalog
+from models.data.datasets import every_dataset
+from models.errors import UserError
+from models.offload import MARK, find_blocks, is_offloaded, offload_blocks
+from models.quantize import quantize_parts, text_encoders
+from models.spec import TrainSpec
+
+log = logging.getLogger(__name__)
+
+OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+CONDITIONED = {"edit", "multi_reference", "i2v", "audio"}
+
+
+class Absent(nn.Module):
+    """Stands where a part was that is no longer needed: code that only looks at its dtype, device or config finds them."""
+
+    def __init__(self, part: nn.Module, name: str) -> None:
+        super().__init__()
+        first = next(part.parameters(), None)
+        given = getattr(part, "dtype", None) or (first.dtype if first is not None else torch.float32)
+        self.dtype: torch.dtype = given
+        self.device = torch.device(getattr(part, "device", "cpu"))
+        self.name, self.config = name, getattr(part, "config", None)
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+        self.device, self.dtype = device or self.device, dtype or self.dtype
+        return self
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError(f"the model's {self.name} was let go once everything was encoded, and now something wants it")
+
+    encode = decode = forward
+
+
+def load_device(config: Any, device: torch.device) -> torch.device:
+    """Where load_model puts the denoiser: on the CPU if more is to be done to it before the device can hold it."""
+    saving = ("quantize", "layer_offloading", "low_vram")
+    return torch.device("cpu") if any(getattr(config, key, False) for key in saving) else device
+
+
+def settle(model: Any, *, parked: bool) -> None:
+    """Called once, after load_model: quantize, offload, and put the denoiser where it starts. With `parked` it stays on the CPU until
+    `denoising`. What the architecture's own code has done already is left alone."""
+    quantize_parts(model)
+    config, root = model.model_config, model.get_model_to_train()
+    if getattr(config, "layer_offloading", False):
+        offload_part(root, model.device_torch, config.layer_offloading_transformer_percent)
+        for encoder in text_encoders(model):
+            offload_part(encoder, model.te_device_torch, config.layer_offloading_text_encoder_percent)
+    if not parked and not is_offloaded(root):
+        root.to(model.device_torch)
+    for network in (model.assistant_lora, model.recovery_adapter):
+        if isinstance(network, nn.Module):
+            network.to(model.device_torch)
+
+
+def offload_part(part: nn.Module, device: torch.device, share: float) -> None:
+    """Stream the blocks of a frozen part, unless they are already."""
+    if share > 0 and not is_offloaded(part):
+        if not any(True for _ in find_blocks(part)):
+            log.warning("%s has no list of blocks; layer_offloading does nothing for it", type(part).__name__)
+        offload_blocks(part.requires_grad_(False), device, share)
+
+
+def encoding(model: Any) -> None:
+    """The time of the text encoder and the VAE begins."""
+    if not is_low(model):
+        return
+    _move(model.get_model_to_train(), "cpu")
+    for encoder in text_encoders(model):
+        _move(encoder, model.te_device_torch)
+    give_back()
+
+
+def encoded(model: Any, spec: TrainSpec, *, previews: bool) -> None:
+    """Everything that a training job can encode beforehand is: what neither steps nor previews need is let go."""
+    if spec.train.cache_text_embeddings:
+        model.unload_text_encoder()
+    if not previews and not steps_need_vae(spec):
+        drop(model, "vae")
+    denoising(model, steps_need_vae(spec), text_too=not spec.train.cache_text_embeddings)
+
+
+def steps_need_vae(spec: TrainSpec) -> bool:
+    """Whether a training step or a validation encodes: pictures that are not cached, or whatever conditions such a model (a control
+    image, a first frame)."""
+    conditioned = CONDITIONED & set(catalog.arch(spec.model.arch).capabilities)
+    return bool(conditioned) or not all(d.cache_latents or d.cache_latents_to_disk for _, d in every_dataset(spec))
+
+
+def denoising(model: Any, vae_too: bool = False, text_too: bool = False) -> None:
+    """The time of the denoiser begins. The VAE leaves a GPU, unless steps need it (`vae_too`), and comes back when it is asked to work.
+    With `low_vram` the text encoder leaves too, until `encoding`, unless steps encode captions (`text_too`): nothing else moves it."""
+    if is_low(model) and not text_too:
+        for encoder in text_encoders(model):
+            _move(encoder, "cpu")
+    if not vae_too:
+        rest_vae(model)
+    _move(model.get_model_to_train(), model.device_torch)
+    give_back()
+
+
+def rest_vae(model: Any) -> None:
+    """The VAE leaves a GPU until encode_images or decode_latents move it back."""
+    if model.device_torch.type != "cpu" and isinstance(model.vae, nn.Module):
+        _move(model.vae, "cpu")
+        give_back()
+
+
+def drop(model: Any, name: str) -> None:
+    """Let go of the part `text_encoder` or `vae`: its weights are freed whoever still holds it, and `Absent` stands in its place, in
+    the model and in its pipeline. Weights that the denoiser shares stay."""
+    part = getattr(model, name)
+    parts = [each for each in (part if isinstance(part, list | tuple) else [part]) if isinstance(each, nn.Module)]
+    shared = {id(param) for param in model.get_model_to_train().parameters()}
+    stubs = {id(each): each if isinstance(each, Absent) else Absent(each, name) for each in parts}
+    for owner in (model, getattr(model, "pipeline", None)):
+        for key, value in list(getattr(owner, "__dict__", {}).items()):
+            if id(value) in stubs:
+                setattr(owner, key, stubs[id(value)])
+            elif isinstance(value, list) and any(id(each) in stubs for each in value):
+                value[:] = [stubs.get(id(each), each) for each in value]
+    for each in parts:
+        _empty(each, shared)
+    if parts:
+        model.absent.add(name)
+    give_back()
+
+
+def is_low(model: Any) -> bool:
+    return bool(getattr(model.model_config, "low_vram", False))
+
+
+@contextlib.contextmanager
+def tiled_vae(model: Any) -> Iterator[None]:
+    """Inside, under `low_vram`, a VAE that can decodes in tiles. Only for previews: tiles change large pictures a little at their seams,
+    and what is trained on must not depend on this."""
+    vae = model.vae
+    switch = is_low(model) and callable(getattr(vae, "enable_tiling", None)) and not getattr(vae, "use_tiling", False)
+    if switch:
+        vae.enable_tiling()
+    try:
+        yield
+    finally:
+        if switch:
+            vae.disable_tiling()
+
+
+def give_back() -> None:
+    """Unused memory, to Python's allocator and the GPU's."""
+    gc.collect()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Of a GPU's memory or the computer's, however it is said."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)
+
+
+@contextlib.contextmanager
+def explaining(told: str) -> Iterator[None]:
+    """Inside, running out of memory is a UserError that says what to change (`told`)."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise _out_of_memory(error, told) from error
+
+
+def _out_of_memory(error: BaseException, told: str) -> UserError:
+    first = str(error).strip().splitlines()[:1]
+    return UserError(f"out of memory: {first[0] if first else type(error).__name__}", code="out_of_memory", hint=told)
+
+
+def _move(part: Any, device: torch.device | str) -> None:
+    """Everything but what is streamed, which has its own places."""
+    if isinstance(part, nn.Module) and not is_offloaded(part):
+        part.to(device)
+
+
+def _empty(part: nn.Module, shared: set[int]) -> None:
+    for module in part.modules():
+        tensors: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for own in tensors:
+            for name, tensor in own.items():
+                if tensor is not None and id(tensor) not in shared:
+                    blank = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+                    own[name] = nn.Parameter(blank, requires_grad=False) if own is module._parameters else blank
+        if (streamer := getattr(module, MARK, None)) is not None:
+            streamer.clear()
+            streamer.stores.clear()

@@ -1,0 +1,253 @@
+"""Frozen weights in 8, 4 or 2 bits: optimum-quanto, weights only, with a cache on disk.
+
+Linear and 2-D convolution layers are replaced one at a time, so that never more than one of them is there in both precisions. What
+was computed is kept in a file named by its content (the weights that went in, the number formats, quanto's version), so a second start
+reads it instead. Gradients flow through a quantized layer to its input, and so to adapters.
+"""
+
+import fnmatch
+import hashlib
+import json
+import logging
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from optimum import quanto
+from optimum.quanto.library.extensions import cpp  # noqa: F401 - registers the kernel that is replaced below
+from optimum.quanto.nn import QModuleMixin, quantize_module
+from torch import nn
+
+from models.errors import UserError
+from models.weights import json_metadata, load_tensors, read_metadata, save_tensors
+
+log = logging.getLogger(__name__)
+
+QTYPES = {
+    "qint2": quanto.qint2,
+    "qint4": quanto.qint4,
+    "qint8": quanto.qint8,
+    "qfloat8": quanto.qfloat8,
+    "qfloat8_e4m3fn": quanto.qfloat8_e4m3fn,
+    "qfloat8_e5m2": quanto.qfloat8_e5m2,
+    # torchao's names in ai-toolkit; the same number formats
+    "int8": quanto.qint8,
+    "float8": quanto.qfloat8,
+}
+BESIDE_RECOVERY = "qint8"  # layers that a recovery adapter does not cover: 8 bits, as in ai-toolkit
+KINDS = (nn.Linear, nn.Conv2d)
+HOOKS = (
+    "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks",
+)  # fmt: skip
+
+
+def unpack(packed: torch.Tensor, bits: int) -> torch.Tensor:
+    """uint8 values that hold 8 / bits numbers each, to one number each, along the first axis."""
+    mask = 2**bits - 1
+    return torch.cat([(packed >> (bits * place)) & mask for place in range(8 // bits)]).to(torch.uint8)
+
+
+# quanto's own kernel for CPUs is compiled at first use, which needs a compiler, ninja and a writable installation
+_kernels = torch.library.Library("quanto", "IMPL")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it says that a kernel is replaced, which is what is wanted
+    _kernels.impl("unpack", unpack, "CPU", allow_override=True)
+
+
+def get_qtype(qtype: Any) -> Any:
+    """quanto's type for a name. Raises UserError naming the known ones."""
+    if not isinstance(qtype, str):
+        return qtype
+    if qtype not in QTYPES:
+        raise UserError(f"qtype {qtype!r} is unknown here; known: {', '.join(QTYPES)}", code="unknown_qtype")
+    return QTYPES[qtype]
+
+
+def is_quantized(module: Any) -> bool:
+    """Whether any layer inside is."""
+    return isinstance(module, nn.Module) and any(isinstance(part, QModuleMixin) for part in module.modules())
+
+
+def quantizable(root: nn.Module) -> dict[str, nn.Module]:
+    """The layers that can be quantized and are not yet, by path."""
+    return {p: m for p, m in root.named_modules() if p and isinstance(m, KINDS) and not isinstance(m, QModuleMixin)}
+
+
+def chosen(root: nn.Module, exclude: Sequence[str], must_match: Sequence[str] = ()) -> list[str]:
+    """Paths of the layers to quantize: all that none of the shell patterns matches. Raises UserError for a pattern of `must_match`
+    (a user's, also excluded) that matches none, and when nothing is left."""
+    layers = quantizable(root)
+    for pattern in must_match:
+        if not fnmatch.filter(layers, pattern):
+            raise UserError(
+                f"quantize_kwargs.exclude: no layer's name matches {pattern!r}; there are: {_some(list(layers))}",
+                code="no_such_layer",
+            )
+    patterns = (*exclude, *must_match)
+    left = [path for path in layers if not any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)]
+    if not left:
+        raise UserError(f"quantize: the exclusions leave no layer of {_some(list(layers))}", code="no_such_layer")
+    return left
+
+
+def quantize_layers(
+    root: nn.Module, wanted: Mapping[str, str], device: torch.device | str | None = None, cache: Path | None = None
+) -> bool:
+    """Quantize and freeze the layers at the paths `wanted`, each with its qtype. True if they came from the folder `cache`.
+
+    Each layer is computed on `device` (default: where it lies) and stays where it lay. Hooks on it go on working.
+    """
+    types = {path: get_qtype(qtype) for path, qtype in wanted.items()}
+    file = cache / f"{fingerprint(root, wanted)}.safetensors" if cache is not None else None
+    known = _read(file) if file is not None and file.exists() else None
+    for path, qtype in types.items():
+        state = {key: known[f"{path}.{key}"] for key in _keys(known, path)} if known is not None else None
+        _replace(root, path, qtype, device, state)
+    if file is not None and known is None:
+        try:
+            tensors = {f"{path}.{key}": t for path in types for key, t in _packed(root.get_submodule(path)).items()}
+            save_tensors(tensors, file, json_metadata(digest=_digest(tensors), layers=dict(wanted)))
+        except OSError as error:
+            log.warning("the quantized weights are not kept in %s: %s", file.parent, error)
+    return known is not None
+
+
+def fingerprint(root: nn.Module, wanted: Mapping[str, str]) -> str:
+    """What tells one outcome from another: the weights, the formats, and the code that computes."""
+    weights = {path: root.get_submodule(path).weight for path in wanted}
+    told = json.dumps([dict(wanted), version("optimum-quanto"), torch.__version__, _digest(weights)])  # type: ignore[arg-type]
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _replace(
+    root: nn.Module, path: str, qtype: Any, device: torch.device | str | None, state: Mapping[str, torch.Tensor] | None
+) -> None:
+    old: Any = root.get_submodule(path)
+    home = old.weight.device
+    if state is None and device is not None:
+        old.to(device)
+    made = quantize_module(old, weights=qtype)
+    if state is None:
+        with torch.no_grad():
+            made.freeze()
+    else:
+        made.load_state_dict(state, strict=False)
+    for name in HOOKS:  # the very same dicts, so that a hook's handle still removes it
+        setattr(made, name, getattr(old, name))
+    old.weight = old.bias = None  # whoever still holds the old layer holds no memory
+    root.set_submodule(path, made.to(home).train(old.training).requires_grad_(False))
+
+
+def _packed(layer: nn.Module) -> dict[str, torch.Tensor]:
+    return {key: tensor for key, tensor in layer.state_dict().items() if key.startswith("weight.")}
+
+
+def _keys(known: Mapping[str, torch.Tensor], path: str) -> list[str]:
+    names = ("weight._data", "weight._scale", "weight._shift", "weight._data._data")
+    return [name for name in names if f"{path}.{name}" in known]
+
+
+def _read(file: Path) -> dict[str, torch.Tensor] | None:
+    """The tensors of a cache file, or None where it is damaged."""
+    try:
+        tensors = load_tensors(file)
+        whole = read_metadata(file).get("digest") == _digest(tensors)
+    except UserError:
+        whole = False
+    if not whole:
+        log.warning("%s is damaged and is made again", file)
+    return tensors if whole else None
+
+
+def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes, several tensors at a time."""
+
+    def one(tensor: torch.Tensor) -> str:
+        flat = tensor.detach().cpu().contiguous().flatten()
+        return hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        digests = list(pool.map(one, tensors.values()))
+    about = [[n, str(t.dtype), list(t.shape), d] for (n, t), d in zip(tensors.items(), digests, strict=True)]
+    return hashlib.sha256(json.dumps(sorted(about)).encode()).hexdigest()
+
+
+def _some(paths: Sequence[str]) -> str:
+    return ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
+
+
+# -- a model's parts, as its job says --------------------------------------------------------------------------------------------
+
+
+def quantize_parts(model: Any) -> None:
+    """Quantize the denoiser and the text encoder of a loaded model as its `model_config` says, and put the recovery adapter on.
+    A part that its own code quantized already is left as it is."""
+    config = model.model_config
+    if getattr(config, "quantize", False):
+        root = model.get_model_to_train()
+        if not is_quantized(root):
+            quantize_denoiser(model, root)
+        attach_recovery(model)
+    if getattr(config, "quantize_te", False):
+        for encoder in text_encoders(model):
+            if not is_quantized(encoder):
+                wanted = dict.fromkeys(chosen(encoder, ()), config.qtype_te)
+                quantize_layers(encoder, wanted, model.te_device_torch, _cache_of(model))
+
+
+def quantize_denoiser(model: Any, root: nn.Module) -> None:
+    """All layers of `root` but those that the architecture and the job exclude. With a recovery adapter its layers get the job's
+    qtype and the others 8 bits."""
+    config = model.model_config
+    own = getattr(model, "get_quantization_exclude_modules", lambda: None)() or []
+    paths = chosen(root, own, _excluded(config))
+    wanted = dict.fromkeys(paths, str(config.qtype))
+    if covered := {path for path in paths if path in _recovery_paths(model, root)}:
+        wanted = {path: str(config.qtype) if path in covered else BESIDE_RECOVERY for path in paths}
+    quantize_layers(root, wanted, model.device_torch, _cache_of(model))
+
+
+def attach_recovery(model: Any) -> None:
+    """Put the frozen recovery adapter on the quantized layers: it acts in training and in previews, and no save holds it."""
+    if getattr(model.model_config, "accuracy_recovery_adapter", None) and model.recovery_adapter is None:
+        model.recovery_adapter = _recovery(model, model.get_model_to_train())
+
+
+def text_encoders(model: Any) -> list[nn.Module]:
+    """The model's text encoders; most have one, some a list of them."""
+    found = model.text_encoder if isinstance(model.text_encoder, list | tuple) else [model.text_encoder]
+    return [each for each in found if isinstance(each, nn.Module)]
+
+
+def _recovery(model: Any, root: nn.Module) -> Any:
+    from models.adapters.load import network_from_state
+
+    state = load_tensors(Path(model.model_config.accuracy_recovery_adapter))
+    network = network_from_state(root, model.convert_lora_weights_before_load(state), model.device_torch)
+    network.requires_grad_(False)
+    return network
+
+
+def _recovery_paths(model: Any, root: nn.Module) -> set[str]:
+    """The layers that the recovery adapter's file covers."""
+    if not getattr(model.model_config, "accuracy_recovery_adapter", None):
+        return set()
+    network = _recovery(model, root)
+    network.detach()
+    return {path for path, _ in network.named_layers()}
+
+
+def _excluded(config: Any) -> list[str]:
+    given = getattr(config, "quantize_kwargs", None) or {}
+    return list((given.get("exclude") if isinstance(given, Mapping) else given.exclude) or [])
+
+
+def _cache_of(model: Any) -> Path | None:
+    folder: Path | None = getattr(model, "cache_folder", None)
+    return folder / "quantized" if folder is not None else None

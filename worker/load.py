@@ -1,0 +1,94 @@
+"""The model that a job names: where its parts lie, how it is loaded, and the last one, kept for the next job."""
+
+import importlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from models import catalog, memory
+from models.base import BaseModel
+from models.data.datasets import Folders
+from models.spec import JobSpec, SampleSpec, TrainSpec
+from server.store.files import stamp
+from worker.seeds import seed_for
+
+
+@dataclass(frozen=True)
+class Places:
+    """The paths that a job names, found and allowed. What is not a file (`random`, a hub's name) stays as it was. What a run that goes on
+    may not need any more is found when it is called for, which raises UserError if it is not there."""
+
+    model: Path | str
+    text_encoder: Path | str | None = None
+    vae: Path | str | None = None
+    training_adapter: Path | str | None = None
+    recovery_adapter: Path | str | None = None
+    network_start: Callable[[], Path] | None = None
+    datasets: list[Folders] = field(default_factory=list)
+    adapters: list[Path] = field(default_factory=list)
+    checkpoints: list[Callable[[], Path]] = field(default_factory=list)
+    controls: dict[str, Path] = field(default_factory=dict)
+    cache: Path | None = None
+
+
+class Slot:
+    """Keeps the last model loaded, for the next job that wants the same. A model whose own weights were trained is not kept."""
+
+    def __init__(self) -> None:
+        self._key: str | None = None
+        self._model: BaseModel | None = None
+        self._recomputes = False  # gradient checkpointing was turned on, which cannot be undone
+
+    def take(self, spec: JobSpec, places: Places, device: str) -> BaseModel:
+        """The model for this job, loaded now or kept from before."""
+        seed = seed_for(spec.train.seed, "weights") if isinstance(spec, TrainSpec) else 0
+        files = [
+            stamp(place)
+            for place in (places.model, places.text_encoder, places.vae, places.training_adapter, places.recovery_adapter)
+        ]
+        code = catalog.extensions()[spec.model.arch].digest if spec.model.arch in catalog.extensions() else None
+        key = json.dumps([spec.model.model_dump(mode="json"), code, files, device, seed if places.model == "random" else None])
+        recompute = isinstance(spec, TrainSpec) and spec.train.gradient_checkpointing
+        unfit = self._recomputes and isinstance(spec, TrainSpec) and not recompute
+        model = self._model if self._key == key and not unfit else None
+        self._key = self._model = None
+        if model is None:
+            torch.manual_seed(seed)
+            model = load_model(spec, places, device)
+            self._recomputes = False
+        self._recomputes = self._recomputes or recompute
+        if isinstance(spec, SampleSpec) or spec.network is not None:  # type: ignore[attr-defined]
+            self._key, self._model = key, model
+        return model
+
+    def clear(self) -> None:
+        self._key = self._model = None
+
+
+def trains_all_weights(spec: JobSpec) -> bool:
+    return isinstance(spec, TrainSpec) and spec.network is None
+
+
+def load_model(spec: JobSpec, places: Places, device: str) -> BaseModel:
+    """The arch's model, built from the class that its card names."""
+    module, _, name = catalog.arch(spec.model.arch).code.partition(":")
+    cls: type[BaseModel] = getattr(importlib.import_module(module), name)
+    found = {
+        "name_or_path": places.model,
+        "te_name_or_path": places.text_encoder,
+        "vae_path": places.vae,
+        "assistant_lora_path": places.training_adapter,
+        "accuracy_recovery_adapter": places.recovery_adapter,
+    }
+    config = spec.model.model_copy(update={key: place and str(place) for key, place in found.items()})
+    model = cls(device, cls.configure(config), dtype=spec.model.dtype, noise_scheduler=cls.get_train_scheduler())
+    model.cache_folder = places.cache
+    model.load_model()
+    memory.settle(model, parked=memory.is_low(model) and not trains_all_weights(spec))
+    backend = getattr(spec.model.model_kwargs, "attention_backend", None) or spec.model.attention_backend
+    if backend != "native":
+        model.set_attention_backend(backend)
+    return model

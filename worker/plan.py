@@ -1,0 +1,162 @@
+"""`python -m worker.plan job.json`: what memory and disk a training job will need, as JSON, without a GPU and without reading its weights.
+
+With `--answer DIGEST` the JSON goes to the server that asked. `check` is the same look by a run that is about to begin.
+"""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from models import budget, catalog, toolkit
+from models.data import datasets
+from models.data.datasets import Survey
+from models.data.entries import make_entries
+from models.errors import SpecError, UserError
+from models.spec import JobSpec, TrainSpec
+from worker import gpus
+from worker.load import Places
+from worker.predict import Data, predict
+
+KNOWN_TO_FIT = 16  # a model whose files are that many times smaller than the device is not looked at before a run
+
+log = logging.getLogger("safelight")
+
+
+def plan(spec: JobSpec, places: Places, device: str, total: int | None, surveys: list[Survey] | None = None) -> dict[str, Any]:
+    """The prediction as JSON; `fits_with` lists changes that would make a job fit that does not. Raises UserError for a sampling job,
+    and whatever stops the model's code."""
+    if not isinstance(spec, TrainSpec):
+        raise UserError("memory is worked out for training jobs only", code="not_predicted")
+    data = look(spec, surveys if surveys is not None else glance(spec, places))
+    found = predict(spec, places, data, device)
+    misfit = total is not None and found.peak > total
+    fits_with = list(alternatives(spec, places, data, device, total or 0, found.phases)) if misfit else []
+    return {**asdict(found), "device": device.partition(":")[0], "total": total, "fits_with": fits_with}
+
+
+def glance(spec: TrainSpec, places: Places) -> list[Survey]:
+    """The datasets as far as their files' headers tell."""
+    sounds = catalog.arch(spec.model.arch).modality == "audio"
+    named = zip(datasets.every_dataset(spec), places.datasets, strict=True)
+    return [datasets.survey(dataset, folders, sounds=sounds, decode_at_most=0) for (_, dataset), folders in named]
+
+
+def look(spec: TrainSpec, surveys: list[Survey]) -> Data:
+    """The largest picture and the longest caption. Raises UserError where there is nothing to train on."""
+    entries = make_entries(spec, surveys, catalog.arch(spec.model.arch).bucket_divisibility)
+    if not entries:
+        raise UserError("the datasets hold nothing to train on", code="no_data")
+    largest = max(entries, key=lambda entry: entry.view.width * entry.view.height * entry.item.num_frames)
+    captions = {entry.item.caption for entry in entries}
+    return Data(
+        size=(largest.view.width, largest.view.height),
+        caption=max(captions, key=len),
+        num_frames=largest.item.num_frames,
+        num_controls=max(len(entry.item.controls) for entry in entries),
+        num_pictures=len({(entry.item.name, entry.dataset, entry.view) for entry in entries}),
+        num_captions=len(captions),
+        in_memory=any(dataset.cache_latents for dataset in spec.datasets),
+    )
+
+
+def alternatives(
+    spec: TrainSpec, places: Places, data: Data, device: str, total: int, phases: Mapping[str, int]
+) -> Iterator[dict[str, Any]]:
+    """{"change": {path: value}, "peak": bytes} of each single change that makes the job fit; where none does, of the first of the growing
+    combinations that does. `phases` are the job's peaks as it is."""
+    over = {phase for phase, peak in phases.items() if peak > total}
+    options = [
+        (path, value, set(helps))
+        for path, value, _, helps in budget.OPTIONS
+        if over & set(helps) and budget.would_change(spec, path, value)
+    ]
+    singles = [_fitting(spec, places, data, device, total, {path: value}) for path, value, helps in options if over <= helps]
+    if any(singles):
+        yield from filter(None, singles)
+        return
+    together: dict[str, Any] = {}
+    for path, value, _ in options:
+        together[path] = value
+        if len(together) > 1 and (made := _fitting(spec, places, data, device, total, dict(together))):
+            yield made
+            return
+
+
+def _fitting(
+    spec: TrainSpec, places: Places, data: Data, device: str, total: int, change: dict[str, Any]
+) -> dict[str, Any] | None:
+    changed: dict[str, Any] = spec.model_dump(mode="json")
+    for path, value in change.items():
+        section, _, key = path.partition(".")
+        changed[section][key] = value
+    try:
+        job = catalog.parse_job(changed)
+        assert isinstance(job, TrainSpec)
+        peak = predict(job, places, data, device).peak
+    except (SpecError, UserError):  # it does not go with the rest of the job
+        return None
+    return {"change": change, "peak": peak} if peak <= total else None
+
+
+def check(spec: JobSpec, places: Places, device: str, surveys: list[Survey]) -> None:
+    """Raises UserError before anything is loaded if the job cannot fit this device. Says nothing where a model is small beside the
+    device, where its files are not here yet, and where the prediction itself fails: running out of memory is explained as well."""
+    total = gpus.memory(device)[1]
+    if total is None or not isinstance(spec, TrainSpec) or 0 < KNOWN_TO_FIT * _file_bytes(places) < total:
+        return
+    if places.model == "random" or not isinstance(places.model, Path):
+        return
+    try:
+        made = plan(spec, places, device, total, surveys)
+    except Exception as error:
+        log.info("the memory could not be predicted: %s: %s", type(error).__name__, error)
+        return
+    if made["peak"] > total:
+        hint = budget.advice(made, total) or budget.general_advice(spec)
+        raise UserError(budget.too_large(made, total), code="out_of_memory", hint=hint)
+
+
+def _file_bytes(places: Places) -> int:
+    """What the weights take on disk; 0 where they are not here."""
+    roots = [place for place in (places.model, places.text_encoder, places.vae) if isinstance(place, Path)]
+    files = [file for root in roots for file in ([root] if root.is_file() else root.rglob("*.safetensors"))]
+    return sum(file.stat().st_size for file in files)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    from server.store import plans
+    from worker import extensions
+    from worker.places import find_places
+
+    parser = argparse.ArgumentParser(prog="worker.plan")
+    parser.add_argument("job")
+    parser.add_argument("--answer", default=None, help="send it to the server as the answer to this question")
+    parser.add_argument("--device", default="cpu", help="the kind of device whose memory is counted")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level="WARNING", format="%(message)s")
+    try:
+        raw = json.loads(Path(given.job).read_text())
+        toolkit.install()
+        name = str(raw.get("model", {}).get("arch", ""))
+        if given.answer:
+            extensions.load(name)
+        else:
+            extensions.load_from_folders(name)
+        spec = catalog.parse_job(raw)
+        answer: dict[str, Any] = {"plan": plan(spec, find_places(spec), given.device, gpus.memory(given.device)[1])}
+    except Exception as error:
+        answer = {"error": error.message if isinstance(error, UserError) else f"{type(error).__name__}: {error}"}
+    if given.answer:
+        plans.remember(given.answer, answer)
+        return 0
+    print(json.dumps(answer.get("plan", answer), indent=2))  # noqa: T201
+    return int("error" in answer)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
