@@ -1,0 +1,184 @@
+"""Captions: how they are read from files, and what a step makes of one. Torch-free.
+
+A caption's line breaks become spaces; commas and all else stay byte for byte, unless a dataset shuffles or drops its tags.
+"""
+
+import codecs
+import json
+import random
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from models.spec import DatasetSpec, TrainSpec
+
+KEYS = ("caption", "text", "prompt")  # where a JSON object may hold its caption, the first one found counts
+PLACEHOLDERS = ("[trigger]", "[name]")
+METADATA = "metadata.jsonl"
+
+
+class BadCaption(ValueError):
+    """A caption that cannot be used; the text says why."""
+
+
+def read_caption(path: Path | str) -> str:
+    """The caption in `path`, stripped, line breaks as spaces; "" if there is no such file. A .json file is an object with one of
+    KEYS. Raises UnicodeDecodeError for other encodings than `decode_text` knows (a caption is never guessed), BadCaption for JSON that
+    is broken or has no caption."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a hundred thousand times
+            data = file.read()
+    except FileNotFoundError:
+        return ""
+    text = decode_text(data)
+    if not str(path).lower().endswith(".json") or not text.strip():
+        return one_line(text)
+    try:
+        return one_line(caption_in(json.loads(text)))
+    except json.JSONDecodeError as error:
+        raise BadCaption(f"not valid JSON: {error.msg} in line {error.lineno}") from None
+
+
+def decode_text(data: bytes) -> str:
+    """UTF-8 with or without a byte order mark, or UTF-16 with one. Raises UnicodeDecodeError for anything else."""
+    utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return data.decode("utf-16" if utf16 else "utf-8-sig")
+
+
+def one_line(text: str) -> str:
+    """Stripped, with line breaks as spaces."""
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def caption_in(value: object) -> str:
+    """The caption that a JSON object holds; null is an empty one. Raises BadCaption."""
+    if not isinstance(value, dict):
+        raise BadCaption(f"a JSON {type(value).__name__} is no object with a key {', '.join(KEYS)}")
+    found = [key for key in KEYS if key in value]
+    if not found:
+        raise BadCaption(f"none of the keys {', '.join(KEYS)} is there")
+    caption = value[found[0]]
+    if caption is not None and not isinstance(caption, str):
+        raise BadCaption(f"{found[0]} is not a text: {caption!r:.40}")
+    return caption or ""
+
+
+@dataclass
+class Metadata:
+    """What a folder's metadata.jsonl says: captions by file name, relative to the folder, and its faults by line."""
+
+    captions: dict[str, str] = field(default_factory=dict)
+    faults: list[tuple[int, str]] = field(default_factory=list)
+
+    def unknown(self, names: Collection[str]) -> list[str]:
+        """The file names that it speaks of and that are not in `names`."""
+        return [name for name in self.captions if name not in names]
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """The folder's metadata.jsonl, in the form of a Hugging Face image folder: a line is an object with `file_name` and a caption."""
+    found = Metadata()
+    path = folder / METADATA
+    if not path.is_file():
+        return found
+    try:
+        lines = decode_text(path.read_bytes()).splitlines()
+    except UnicodeDecodeError:
+        found.faults.append((1, "it is not UTF-8 or UTF-16 text"))
+        return found
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+            caption = one_line(caption_in(value))
+            name = value.get("file_name")
+            if not isinstance(name, str):
+                raise BadCaption("file_name is missing")
+            if name in found.captions:
+                raise BadCaption(f"{name} is named a second time")
+        except json.JSONDecodeError as error:
+            found.faults.append((number, f"not valid JSON: {error.msg}"))
+        except BadCaption as error:
+            found.faults.append((number, str(error)))
+        else:
+            found.captions[name] = caption
+    return found
+
+
+@dataclass(frozen=True)
+class CaptionRule:
+    """What is done with the captions of a dataset. `kept` are the tags in front that are neither shuffled nor dropped."""
+
+    trigger: str | None = None
+    is_reg: bool = False
+    dropout: float = 0.0
+    shuffle: bool = False
+    token_dropout: float = 0.0
+    kept: int = 0
+    preserved_class: str | None = None
+
+    @classmethod
+    def of(cls, spec: TrainSpec, dataset: DatasetSpec) -> "CaptionRule":
+        train = spec.train
+        return cls(
+            trigger=dataset.trigger_word or spec.trigger_word,
+            is_reg=dataset.is_reg,
+            dropout=dataset.caption_dropout_rate,
+            shuffle=dataset.shuffle_tokens,
+            token_dropout=dataset.token_dropout_rate,
+            kept=dataset.keep_tokens,
+            preserved_class=train.diff_output_preservation_class if train.diff_output_preservation else None,
+        )
+
+    @property
+    def plain(self) -> "CaptionRule":
+        """The same without anything random."""
+        return CaptionRule(self.trigger, self.is_reg, preserved_class=self.preserved_class)
+
+
+def caption_at(caption: str, rule: CaptionRule, seed: int, step: int, place: int) -> str:
+    """The caption of the sample at this place of an optimizer step's whole batch: empty where it is dropped, else with its tags
+    shuffled and dropped as the rule says, and then with the trigger word."""
+    draw = random.Random(f"{seed}/{step}/{place}/caption")
+    if draw.random() < rule.dropout:
+        return ""
+    if rule.shuffle or rule.token_dropout:
+        caption = _shaken(caption, rule, draw)
+    return with_trigger(caption, rule)
+
+
+def with_trigger(caption: str, rule: CaptionRule) -> str:
+    """The caption with the trigger word in place of [trigger] and [name]; in front, if it does not occur in the text. A regularisation
+    set never gets one; without a trigger word the placeholders are left out."""
+    word = "" if rule.is_reg else rule.trigger or ""
+    for placeholder in PLACEHOLDERS:
+        caption = caption.replace(placeholder, word)
+    if not word or word in caption:
+        return caption
+    return f"{word} {caption}" if caption else word
+
+
+def every_caption(caption: str, rule: CaptionRule) -> list[str]:
+    """All captions that `caption_at` can give, and those that preserving the class compares with; what a cache must hold. Raises
+    ValueError where tags are shuffled or dropped, which makes too many."""
+    if rule.shuffle or rule.token_dropout:
+        raise ValueError("captions whose tags are shuffled or dropped cannot be listed")
+    own = [with_trigger(caption, rule), *([""] if rule.dropout else [])]
+    return list(dict.fromkeys([*own, *(preservation_caption(each, rule) for each in own)]))
+
+
+def preservation_caption(caption: str, rule: CaptionRule) -> str:
+    """A finished caption with the class in place of the trigger word; unchanged without diff_output_preservation."""
+    if rule.preserved_class is None or not rule.trigger or rule.is_reg:
+        return caption
+    return caption.replace(rule.trigger, rule.preserved_class)
+
+
+def _shaken(caption: str, rule: CaptionRule, draw: random.Random) -> str:
+    tags = [tag.strip() for tag in caption.split(",") if tag.strip()]
+    kept, loose = tags[: rule.kept], tags[rule.kept :]
+    loose = [tag for tag in loose if draw.random() >= rule.token_dropout]
+    if rule.shuffle:
+        draw.shuffle(loose)
+    return ", ".join([*kept, *loose])

@@ -1,0 +1,186 @@
+"""Looking at files: which there are in a folder, and what each holds. Torch-free.
+
+Hidden files and folders, `._` companions and anything that is no picture, clip or sound by its extension are passed over.
+"""
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from models.data.clips import CLIPS, SOUNDS, BadClip, probe_clip, probe_sound
+from models.data.fileindex import FileIndex, Stamp, stamp_of
+from models.data.pictures import PICTURES, look_at_header, look_at_picture
+
+AHEAD = 64  # files looked at in advance
+REMEMBERED_AT_ONCE = 1000
+UNREAD = "cannot be read: "  # so begins a problem of getting at a file, which says nothing of its content and may pass
+
+Kind = Literal["picture", "clip", "sound"]
+KINDS: Mapping[Kind, set[str]] = {"picture": PICTURES, "clip": CLIPS, "sound": SOUNDS}
+KIND_OF: Mapping[str, Kind] = {extension[1:]: kind for kind, extensions in KINDS.items() for extension in extensions}
+
+
+@dataclass(frozen=True)
+class Media:
+    """A file and what was found in it: sizes in pixels, upright; `frames`, `seconds` (from the first frame to the last) and `has_sound`
+    of a clip; `milliseconds` of a sound. `digest` is the SHA-256 of its bytes, "" while it is not known; `stamp` is as old as that."""
+
+    file: str
+    kind: Kind
+    stamp: Stamp
+    digest: str = ""
+    width: int = 0
+    height: int = 0
+    frames: int = 1
+    seconds: float = 0.0
+    has_sound: bool = False
+    milliseconds: int = 0
+
+    @property
+    def path(self) -> Path:
+        return Path(self.file)
+
+
+def kind_of(name: str) -> Kind | None:
+    """What the file is, by its extension in any case."""
+    return KIND_OF.get(name.rpartition(".")[2].lower())
+
+
+def file_names(folder: Path, skip: Collection[Path] = ()) -> list[str]:
+    """All files under `folder` that are not hidden, as paths within it, sorted by their parts. `skip` are folders to pass over."""
+    passed = {str(path) for path in skip if path != folder}
+    found: list[str] = []
+    todo = [(str(folder), "")]
+    while todo:
+        place, prefix = todo.pop()
+        with os.scandir(place) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.path not in passed:
+                        todo.append((entry.path, f"{prefix}{entry.name}/"))
+                elif entry.is_file():
+                    found.append(prefix + entry.name)
+    return sorted(found, key=lambda name: name.split("/"))
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def look_at(path: Path, kind: Kind, *, decode: bool) -> dict[str, Any]:
+    """The fields of Media that the file's content decides, or {"problem": why it cannot be used}. Without `decode` only its header is
+    read and `digest` is left out."""
+    try:
+        if kind == "picture":
+            return _look_at_picture(path, decode)
+        if path.stat().st_size == 0:
+            return {"problem": "empty file"}
+        if kind == "clip":
+            clip = probe_clip(path, decode=decode)
+            facts = {name: getattr(clip, name) for name in ("width", "height", "frames", "seconds", "has_sound")}
+        else:
+            facts = {"milliseconds": probe_sound(path, decode=decode).milliseconds}
+        return {**facts, "digest": sha256_of(path)} if decode else facts
+    except BadClip as error:
+        return {"problem": str(error)}
+    except OSError as error:
+        return {"problem": f"{UNREAD}{type(error).__name__}"}
+
+
+def _look_at_picture(path: Path, decode: bool) -> dict[str, Any]:
+    if not decode:
+        size = look_at_header(path)
+        return {"problem": size} if isinstance(size, str) else {"width": size[0], "height": size[1]}
+    data = path.read_bytes()
+    size = look_at_picture(data)
+    if isinstance(size, str):
+        return {"problem": size}
+    return {"width": size[0], "height": size[1], "digest": hashlib.sha256(data).hexdigest()}
+
+
+_Unknown = tuple[str, str, Kind, Stamp]  # name, file, ...
+
+
+class Looks:
+    """Looks at many files in threads. What `index` knows of an unchanged file is not looked at again; of the others no more than
+    `decode_at_most` are decoded (None: all), and `undecoded` counts the rest. `check` is called between files and may raise."""
+
+    def __init__(
+        self, index: FileIndex | None = None, decode_at_most: int | None = None, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self.index, self.check = index, check
+        self.left = decode_at_most
+        self.undecoded = 0
+
+    def at(self, folder: Path, names: Sequence[str]) -> dict[str, Media | str]:
+        """For each file name within `folder` what it is, or why it cannot be used."""
+        known = self.index.known(folder) if self.index else {}
+        found: dict[str, Media | str] = {}
+        unknown: list[_Unknown] = []
+        for name in names:
+            file, kind = f"{folder}/{name}", kind_of(name)
+            assert kind is not None
+            try:
+                stamp = stamp_of(file)
+            except OSError as error:
+                found[name] = f"{UNREAD}{type(error).__name__}"
+                continue
+            before = known.get(file)
+            if before and before[0] == stamp and not _may_pass(before[1]):
+                found[name] = _media(file, kind, stamp, before[1])
+            else:
+                unknown.append((name, file, kind, stamp))
+        self._look(unknown, found)
+        return found
+
+    def _look(self, unknown: list[_Unknown], found: dict[str, Media | str]) -> None:
+        rows: list[tuple[str, Stamp, dict[str, Any]]] = []
+        try:
+            for (name, file, kind, stamp), decoded, facts in self._facts(unknown):
+                self.check()
+                found[name] = _media(file, kind, stamp, facts)
+                self.undecoded += not decoded
+                if decoded and not _may_pass(facts):
+                    rows.append((file, stamp, facts))
+                if self.index and len(rows) >= REMEMBERED_AT_ONCE:
+                    self.index.remember(rows)
+                    rows = []
+        finally:
+            if self.index:
+                self.index.remember(rows)
+
+    def _facts(self, unknown: list[_Unknown]) -> Iterator[tuple[_Unknown, bool, dict[str, Any]]]:
+        """In order, a few files ahead of who takes them."""
+        coming: deque[tuple[_Unknown, bool, Future[dict[str, Any]]]] = deque()
+        with ThreadPoolExecutor() as pool:
+            try:
+                for each in unknown:
+                    decode = self.left is None or self.left > 0
+                    if self.left is not None:
+                        self.left -= decode
+                    coming.append((each, decode, pool.submit(look_at, Path(each[1]), each[2], decode=decode)))
+                    if len(coming) > AHEAD:
+                        first, decoded, future = coming.popleft()
+                        yield first, decoded, future.result()
+                while coming:
+                    first, decoded, future = coming.popleft()
+                    yield first, decoded, future.result()
+            finally:
+                for _, _, future in coming:
+                    future.cancel()
+
+
+def _may_pass(facts: Mapping[str, Any]) -> bool:
+    return str(facts.get("problem", "")).startswith(UNREAD)
+
+
+def _media(file: str, kind: Kind, stamp: Stamp, facts: Mapping[str, Any]) -> Media | str:
+    return str(facts["problem"]) if "problem" in facts else Media(file, kind, stamp, **facts)
