@@ -9,7 +9,6 @@ Shapes: B batch, C latent channels, h w latent size, H W pixel size, F latent fr
     target      noise - clean
 """
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,12 +16,15 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from models import flow
-from models.adapters.lora import LoraNetwork, merge_into_base, network_from_state
+from models import flow, groups, memory
+from models.adapters import files
+from models.adapters.attach import AdapterNetwork
 from models.attention import set_attention_backend
-from models.batch import Batch, Clip, GenerateImageConfig, Made
+from models.batch import Batch, GenerateImageConfig, Made
+from models.data import frames
+from models.declared import call_declared, declares
 from models.prompt_embeds import AdvancedPromptEmbeds, PromptEmbeds, concat_prompt_embeds
-from models.weights import DTYPES, load_tensors, save_tensors
+from models.weights import DTYPES, save_tensors
 
 Embeds = AdvancedPromptEmbeds | PromptEmbeds
 
@@ -72,6 +74,7 @@ class BaseModel:
         self.torch_dtype = DTYPES[dtype] if isinstance(dtype, str) else dtype
         self.dtype = dtype
         self.vae_device_torch = self.te_device_torch = self.device_torch
+        self.load_device_torch = memory.load_device(model_config, self.device_torch)  # where load_model puts the denoiser
         self.vae_torch_dtype = self._dtype_of(model_config, "vae_dtype")
         self.te_torch_dtype = self._dtype_of(model_config, "te_dtype")
         self.model_config = model_config
@@ -84,12 +87,14 @@ class BaseModel:
         self.vae: Any = None
         self.text_encoder: Any = None
         self.tokenizer: Any = None
-        self.network: LoraNetwork | None = None
-        self.assistant_lora: LoraNetwork | None = None
+        self.network: AdapterNetwork | None = None
+        self.assistant_lora: AdapterNetwork | None = None
+        self.recovery_adapter: AdapterNetwork | None = None
+        self.cache_folder: Path | None = None
+        self.absent: set[str] = set()
 
     def _dtype_of(self, model_config: Any, key: str) -> torch.dtype:
-        given = getattr(model_config, key, None)
-        return DTYPES.get(given or "", self.torch_dtype)
+        return DTYPES.get(getattr(model_config, key, None) or "", self.torch_dtype)
 
     # -- loading ------------------------------------------------------------------------------------------------------------
 
@@ -107,9 +112,17 @@ class BaseModel:
         """Build denoiser, VAE, text encoder and tokenizer and set self.model, .vae, .text_encoder, .tokenizer. Called once."""
         raise NotImplementedError(f"{type(self).__name__} must override load_model")
 
+    def unload_text_encoder(self) -> None:
+        """Everything is encoded and the text encoder is not needed again: its memory is given back."""
+        memory.drop(self, "text_encoder")
+
     def get_bucket_divisibility(self) -> int:
         """The pixel multiple of widths and heights; equals the card's."""
         return 8 if self.vae is None else int(2 ** (len(self.vae.config.block_out_channels) - 1))
+
+    def get_quantization_exclude_modules(self) -> list[str]:
+        """Shell patterns of module paths within the denoiser that stay in full precision when a job quantizes it."""
+        return []
 
     # -- before training ----------------------------------------------------------------------------------------------------
 
@@ -150,6 +163,11 @@ class BaseModel:
             if self.encode_control_in_text_embeddings:
                 return self.get_prompt_embeds(texts, control_images=control_images)
             return self.get_prompt_embeds(texts)
+
+    def get_frame_count_snapper(self) -> Callable[[int], int]:
+        """A function that rounds a number of frames down to one that the model can take; picklable. The default gives 1 + n c frames,
+        c being the denoiser's temporal_compression_ratio, else the VAE's scale_factor_temporal, else 8."""
+        return frames.snapper(self.model, self.vae)
 
     @property
     def text_embedding_space_version(self) -> str | None:
@@ -192,18 +210,23 @@ class BaseModel:
         raise NotImplementedError(f"{type(self).__name__} must override get_noise_prediction")
 
     def get_loss_target(self, *, noise: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """What the prediction is compared with; detached. Declare `timesteps` to receive them."""
-        return flow.velocity(batch.latents, noise).detach()
+        """What the prediction is compared with; detached. Declare `timesteps` to receive them. The default is flow matching's velocity,
+        and the noise for a model that is trained with a DDPM scheduler; such a model's timesteps are its scheduler's whole numbers."""
+        ddpm = not self.is_flow_matching and hasattr(self.noise_scheduler, "alphas_cumprod")
+        return noise if ddpm else flow.velocity(batch.latents, noise).detach()
 
     def loss_target(self, noise: torch.Tensor, batch: Batch, timesteps: torch.Tensor) -> torch.Tensor:
         """`get_loss_target`, with the arguments that it declares."""
-        target: torch.Tensor = call_declared(self.get_loss_target, noise=noise, batch=batch, timesteps=timesteps)
-        return target
+        return call_declared(self.get_loss_target, noise=noise, batch=batch, timesteps=timesteps)  # type: ignore[no-any-return]
 
     def scale_loss(self, loss: torch.Tensor) -> torch.Tensor:
         """The elementwise loss, shaped like the target, before its mean is taken. A model that is given part of its latents (a first
         frame, say) zeroes the loss there. The default changes nothing."""
         return loss
+
+    def get_additional_loss(self, pred: torch.Tensor, target: torch.Tensor) -> torch.Tensor | None:
+        """A scalar, under autograd, that is added to the step's loss; both arguments are shaped like the latents. None adds nothing."""
+        return None
 
     def predict_noise(
         self,
@@ -237,8 +260,7 @@ class BaseModel:
             "guidance_embedding_scale": guidance_embedding_scale,
             "bypass_guidance_embedding": bypass_guidance_embedding,
         }
-        names = inspect.signature(self.get_noise_prediction).parameters
-        kwargs |= {name: value for name, value in declared.items() if name in names}
+        kwargs |= {name: value for name, value in declared.items() if declares(self.get_noise_prediction, name)}
         if not guided:
             return self.get_noise_prediction(x, t, embeds, **kwargs)
         prediction = self.get_noise_prediction(torch.cat([x, x]), torch.cat([t, t]), embeds, **kwargs)
@@ -272,37 +294,43 @@ class BaseModel:
         Starting noise comes from `generator`, a CPU one, so that it is the same on every device."""
         raise NotImplementedError(f"{type(self).__name__} must override generate_single_image")
 
-    def generate_images(
-        self, image_configs: Sequence[GenerateImageConfig], embeds: Callable[[GenerateImageConfig], tuple[Embeds, Embeds]]
-    ) -> Iterator[Made]:
-        """One round: the pictures one after the other, `embeds` giving the (conditional, unconditional) ones of each.
+    def generate_batch(
+        self,
+        pipeline: Any,
+        gen_configs: Sequence[GenerateImageConfig],
+        conditional_embeds: Any,
+        unconditional_embeds: Any,
+        generators: Sequence[torch.Generator],
+    ) -> list[Any]:
+        """Optional: several in one forward pass, each as `generate_single_image` makes it alone, with its own generator. They have
+        size, steps, guidance and sampler in common and no control images; the embeds are those of all prompts, joined."""
+        raise NotImplementedError(f"{type(self).__name__} makes one picture at a time")
 
-        Each picture's noise comes from its own seed; torch's global generators are neither read nor changed. A training adapter
-        acts, with its sign turned, only here.
-        """
+    def generate_group(
+        self,
+        pipeline: Any,
+        image_configs: Sequence[GenerateImageConfig],
+        embeds: Callable[[GenerateImageConfig], tuple[Embeds, Embeds]],
+    ) -> list[Made]:
+        """Pictures that may share a pass, in order; `embeds` gives the (conditional, unconditional) ones of each. See groups.make."""
+        return groups.make(self, pipeline, image_configs, embeds)
+
+    def generate_images(
+        self,
+        image_configs: Sequence[GenerateImageConfig],
+        embeds: Callable[[GenerateImageConfig], tuple[Embeds, Embeds]],
+        batch_size: int = 1,
+    ) -> Iterator[Made]:
+        """One round, in order: at most `batch_size` pictures at a time, where the architecture offers that."""
         pipeline = self.get_generation_pipeline()
-        devices = [self.device_torch] if self.device_torch.type == "cuda" else []
-        for config in image_configs:
-            generator = torch.Generator("cpu").manual_seed(config.seed)
-            conditional, unconditional = embeds(config)
-            with torch.random.fork_rng(devices), torch.no_grad():
-                if self.assistant_lora is not None:
-                    self.assistant_lora.multiplier = -1.0
-                try:
-                    made = self.generate_single_image(
-                        pipeline, config, conditional, unconditional, generator, dict(config.extra_kwargs)
-                    )
-                finally:
-                    if self.assistant_lora is not None:
-                        self.assistant_lora.multiplier = 0.0
-            yield Clip(made, config.fps) if isinstance(made, list) else made
+        for places in groups.groups(image_configs, batch_size):
+            yield from self.generate_group(pipeline, [image_configs[place] for place in places], embeds)
 
     # -- saving and adapters ------------------------------------------------------------------------------------------------
 
     def get_model_to_train(self) -> nn.Module:
         """The module that adapters attach to, or whose weights a full fine-tune trains."""
-        root: nn.Module = self.model
-        return root
+        return self.model  # type: ignore[no-any-return]
 
     def get_transformer_block_names(self) -> list[str] | None:
         """Adapters attach only to layers whose path contains one of these; None: to all. A job's `network` may say otherwise."""
@@ -326,11 +354,7 @@ class BaseModel:
         """The pattern for distilled models: a LoRA that undoes the distillation is merged into the frozen weights while training,
         and taken off again in previews, which then show the distilled model with what was learned. Call it in load_model, before
         quantization."""
-        state = self.convert_lora_weights_before_load(load_tensors(path))
-        self.assistant_lora = network_from_state(self.get_model_to_train(), state)
-        merge_into_base(self.assistant_lora)
-        self.assistant_lora.multiplier = 0.0
-        self.assistant_lora.requires_grad_(False)
+        self.assistant_lora = files.put_training_adapter(self, path)
 
     def get_base_model_version(self) -> str:
         """What saved files say they were trained on (`ss_base_model_version` in the header)."""
@@ -340,6 +364,15 @@ class BaseModel:
         """A full fine-tune's weights as a file that `model.name_or_path` can name. `meta` goes into the header."""
         tensors = {name: tensor.to(save_dtype) for name, tensor in self.get_model_to_train().state_dict().items()}
         save_tensors(tensors, output_path, meta)
+
+    def save_lora(self, state_dict: dict[str, torch.Tensor], output_path: str, metadata: dict[str, str]) -> None:
+        """Write an adapter, under public keys and in its dtype, as this file or as several of the same stem: by default one for each
+        expert of a model that has two, NAME_high_noise and NAME_low_noise."""
+        files.save_lora(self, state_dict, Path(output_path), metadata)
+
+    def load_lora(self, file: str) -> dict[str, torch.Tensor]:
+        """What `save_lora` wrote, under public keys; of a pair, either name is enough."""
+        return files.load_lora(self, Path(file))
 
     def convert_lora_weights_before_save(self, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Our keys (`transformer.PATH.lora_A.weight`) to the public convention; undone by `_before_load`."""
@@ -364,11 +397,3 @@ class BaseModel:
     @unet.setter
     def unet(self, module: Any) -> None:
         self.model = module
-
-
-def call_declared(function: Callable[..., Any], **arguments: Any) -> Any:
-    """Call with those keyword arguments that the function names; all of them if it takes `**kwargs`."""
-    parameters = inspect.signature(function).parameters
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return function(**arguments)
-    return function(**{name: value for name, value in arguments.items() if name in parameters})

@@ -35,6 +35,10 @@ class Batch:
     first_frame_latents  (B, C, 1, h, w)
     file_items           per item its file, with crop_width and crop_height in pixels, where known
     audio_latents        as `encode_audio` gave them; audio_data per item {"waveform": (channels, samples), "sample_rate": Hz}
+
+    A model that predicts sound as well does so in get_noise_prediction: it reads `audio_noise`, noise for the audio latents that is
+    the same in every pass over a batch, and leaves `audio_target` and, with `put_audio_pred`, its prediction. The other audio
+    fields are where it may keep what a later pass needs.
     """
 
     latents: torch.Tensor
@@ -49,11 +53,30 @@ class Batch:
     num_frames: int = 1
     dataset_config: Any = DatasetFacts()
     file_items: list[Any] = field(default_factory=list)
+    audio_noise: torch.Tensor | None = None
+    audio_noisy: torch.Tensor | None = None
+    audio_sigma: torch.Tensor | None = None
+    audio_target: torch.Tensor | None = None
+    audio_pred: torch.Tensor | None = None
+    audio_pred_uncond: torch.Tensor | None = None
+    audio_pred_prior: torch.Tensor | None = None
+    audio_pred_preservation: torch.Tensor | None = None
+    audio_pred_slot: str | None = None
+
+    def put_audio_pred(self, pred: torch.Tensor) -> None:
+        """The sound's prediction of the pass that is running; each kind of pass keeps its own."""
+        setattr(self, self.audio_pred_slot or "audio_pred", pred)
+
+    def set_secondary_audio_pred(self, pred: torch.Tensor) -> None:
+        """The same from a pass beside the first; dropped where none is expected."""
+        if self.audio_pred_slot:
+            setattr(self, self.audio_pred_slot, pred)
 
 
 @dataclass
 class GenerateImageConfig:
-    """One picture, clip or sound to make. Sizes in pixels; `guidance_scale` 1 means no guidance; `ctrl_img*` are files."""
+    """One picture, clip or sound to make. Sizes in pixels; at a `guidance_scale` of 1 or less there is no guidance; `sampler` is one
+    of the card's, None its first; `network_multiplier` is how strongly adapters act; `ctrl_img*` are files."""
 
     prompt: str
     negative_prompt: str = ""
@@ -64,6 +87,8 @@ class GenerateImageConfig:
     num_inference_steps: int = 25
     num_frames: int = 1
     fps: int = 16
+    sampler: str | None = None
+    network_multiplier: float = 1.0
     ctrl_img: Path | None = None
     ctrl_img_1: Path | None = None
     ctrl_img_2: Path | None = None

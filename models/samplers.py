@@ -1,6 +1,6 @@
 """Samplers: pure functions from noise to a clean latent, each as its paper writes it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import torch
@@ -8,6 +8,7 @@ import torch
 from models.flow import NUM_TIMESTEPS
 
 Velocity = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Sampler = Callable[[Velocity, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def flow_timesteps(num_steps: int, shift: float = 1.0) -> torch.Tensor:
@@ -26,3 +27,23 @@ def euler(velocity: Velocity, noise: torch.Tensor, timesteps: torch.Tensor) -> t
     for t, t_next in pairwise(timesteps):
         x = x + (t_next - t).to(x) / NUM_TIMESTEPS * velocity(x, t.reshape(1))
     return x
+
+
+@torch.no_grad()
+def heun(velocity: Velocity, noise: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
+    """The same by Heun's method: each step goes with the mean of the velocities at its two ends, the second looked up where an Euler
+    step would land. The last step is Euler's, for no velocity is defined at the clean end (Karras et al. 2022, algorithm 1).
+
+    Asks for a velocity 2 n - 1 times in n steps; the error falls with the square of n.
+    """
+    x = noise
+    for t, t_next in pairwise(timesteps):
+        length = (t_next - t).to(x) / NUM_TIMESTEPS
+        here = velocity(x, t.reshape(1))
+        if t_next > 0:
+            here = (here + velocity(x + length * here, t_next.reshape(1))) / 2
+        x = x + length * here
+    return x
+
+
+FLOW_SAMPLERS: Mapping[str, Sampler] = {"euler": euler, "heun": heun}

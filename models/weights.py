@@ -4,11 +4,13 @@ A file is judged by its content, never by its extension, so a renamed pickle is 
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from safetensors.torch import save_file
 from models.errors import UserError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+MODEL_HASH = "sshs_model_hash"  # the header's SHA-256 of everything behind the header
 
 
 @contextlib.contextmanager
@@ -74,6 +77,56 @@ def read_metadata(path: Path) -> dict[str, str]:
 def json_metadata(**values: object) -> dict[str, str]:
     """Header values: text as it is, everything else as JSON."""
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Values that a dtype cannot hold, by tensor: how many become 0 and how many become infinite. `total` counts all values."""
+
+    zero: Mapping[str, int]
+    infinite: Mapping[str, int]
+    total: int
+
+
+def lost_values(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Lost:
+    """What `cast_for_saving` would lose; one tensor at a time, for a whole model may be large."""
+    zero: dict[str, int] = {}
+    infinite: dict[str, int] = {}
+    for name, given in tensors.items():
+        saved = _cast(given, dtype)
+        if saved.dtype != given.dtype:
+            zero[name] = int(((saved == 0) & (given != 0)).sum())
+            infinite[name] = int((saved.isinf() & given.isfinite()).sum())
+    zero, infinite = ({name: count for name, count in each.items() if count} for each in (zero, infinite))
+    return Lost(zero, infinite, sum(tensor.numel() for tensor in tensors.values()))
+
+
+def cast_for_saving(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The floating-point tensors in `dtype`. A single number (an adapter's alpha) that the dtype would change stays as it is."""
+    return {name: _cast(tensor, dtype) for name, tensor in tensors.items()}
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    tensor = tensor.detach()
+    if not tensor.is_floating_point():
+        return tensor
+    cast = tensor.to(dtype)
+    return tensor if tensor.ndim == 0 and cast != tensor else cast
+
+
+def write_model_hash(path: Path) -> None:
+    """Fill in the header's MODEL_HASH, where it holds 64 zeros, in place, and flush the file to disk. A file without one, or of
+    another kind, is only flushed."""
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(length) if 0 < length < path.stat().st_size else b""
+        place = header.find(f'"{MODEL_HASH}":"{"0" * 64}"'.encode())
+        if place >= 0:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            file.seek(8 + place + len(MODEL_HASH) + 4)
+            file.write(digest.encode())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _system_error(error: SafetensorError, path: Path) -> Exception:

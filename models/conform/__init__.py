@@ -6,14 +6,16 @@ architecture; what one claims (video, edit, ...) stands on its card. `check` run
 
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.conform import closure, rules
+from models.conform import adapters, closure, rules
 from models.conform.subject import Broken, Subject, subject_for
 
-RULES: tuple[Callable[[Subject], str | None], ...] = (
+Rule = Callable[[Subject], str | None]
+
+RULES: tuple[Rule, ...] = (
     rules.names_agree,
     rules.nothing_optional_at_import,
     rules.latents_have_their_shape,
@@ -30,7 +32,8 @@ RULES: tuple[Callable[[Subject], str | None], ...] = (
     rules.checkpointing_changes_memory_only,
     rules.attention_backends_agree,
     rules.space_versions_are_named,
-    rules.lora_keys_round_trip,
+    adapters.lora_keys_round_trip,
+    adapters.lokr_keys_round_trip,
     rules.save_and_reload_is_exact,
     rules.control_matters,
     rules.stages_cover_all_timesteps,
@@ -50,15 +53,16 @@ class Seen:
     seconds: float
 
 
-def check(subject: Subject) -> Iterator[Seen]:
-    """Run every rule that applies, in order; a rule that breaks does not stop the others. A model that does not load is said once."""
+def check(subject: Subject, more: Sequence[Rule] = ()) -> Iterator[Seen]:
+    """Run every rule that applies, in order, and `more` after them; a rule that breaks does not stop the others. A model that does not
+    load is said once."""
     try:
-        size = subject.size
+        width, height = subject.size
     except Exception as error:
         yield Seen("loads_and_encodes", False, _said(error), 0.0)
         return
-    yield Seen("loads_and_encodes", True, f"examined on {size} x {size} pixels", 0.0)
-    for rule in RULES:
+    yield Seen("loads_and_encodes", True, f"examined on {width} x {height} pixels", 0.0)
+    for rule in (*RULES, *more):
         began = time.monotonic()
         try:
             text = rule(subject)

@@ -58,9 +58,11 @@ def closure(s: Subject) -> str:
         optimizer.step()
         if step % LOOK_EVERY == 0:
             root.eval()
-            far = [_distances(s, model, batch, own, scale) for scale in (1.0, 2.0)]
+            far = [_distances(s, model, batch, own, 1.0)]
+            if _are_near(far) or step == MOST_STEPS:  # guidance costs as much again
+                far.append(_distances(s, model, batch, own, 2.0))
             root.train()
-            if all(own_one < NEAR and own_one < other for pairs in far for own_one, other in pairs):
+            if len(far) == 2 and _are_near(far):
                 worst = max(own_one for pairs in far for own_one, _ in pairs)
                 return (
                     f"after {step} steps (loss {float(loss.detach()):.2f}) samples are within {worst:.2f} of their own pictures"
@@ -70,6 +72,10 @@ def closure(s: Subject) -> str:
         f"after {MOST_STEPS} steps (loss {float(loss.detach()):.2f}) samples are not their captions' pictures; distances at guidance 1; 2: "
         f"{shown}, where 1 is how far the two pictures are apart"
     )
+
+
+def _are_near(far: list[list[tuple[float, float]]]) -> bool:
+    return all(own_one < NEAR and own_one < other for pairs in far for own_one, other in pairs)
 
 
 def _distances(s: Subject, model: BaseModel, batch: Batch, own: torch.Tensor, scale: float) -> list[tuple[float, float]]:
@@ -116,8 +122,8 @@ def _sampled(s: Subject, model: BaseModel, batch: Batch, scale: float, seed: int
             configs.append(
                 GenerateImageConfig(
                     prompt,
-                    width=s.size,
-                    height=s.size,
+                    width=s.size[0],
+                    height=s.size[1],
                     seed=seed,
                     guidance_scale=scale,
                     num_inference_steps=SAMPLING_STEPS,
@@ -125,8 +131,8 @@ def _sampled(s: Subject, model: BaseModel, batch: Batch, scale: float, seed: int
                     **named,
                 )
             )
-        one = lambda config: (s.embeds(config.prompt, batch=batch), s.embeds("", batch=batch))  # noqa: E731
-        for made in model.generate_images(configs, one):
+        known = {prompt: s.embeds(prompt, batch=batch) for prompt in (*PROMPTS, "")}
+        for made in model.generate_images(configs, lambda config: (known[config.prompt], known[""])):
             yield _made_pixels(made)
 
 

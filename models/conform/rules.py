@@ -11,13 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from models.adapters.lora import network_from_state, new_network
 from models.base import BaseModel
 from models.batch import Batch
 from models.conform.subject import PROMPTS, Broken, Subject
 from models.errors import UserError
 from models.prompt_embeds import AdvancedPromptEmbeds, concat_prompt_embeds
-from models.weights import DTYPES, load_tensors, save_tensors
+from models.weights import DTYPES
 
 OPTIONAL_KERNELS = ("flash_attn", "xformers", "sageattention", "apex", "triton")
 SAME = 2e-5  # fp32 sums of another order: padding and chunking change it, nothing else may
@@ -262,32 +261,6 @@ def space_versions_are_named(s: Subject) -> str:
     if not text or not latent:
         raise Broken(f"space versions must be texts that caches can be keyed by, not {text!r} and {latent!r}")
     return f"text {text}, latents {latent}"
-
-
-def lora_keys_round_trip(s: Subject) -> str:
-    model = s.build()
-    torch.manual_seed(0)
-    network = new_network(model.get_model_to_train(), rank=2, alpha=2.0)
-    with torch.no_grad():
-        for _, layer in network.named_layers():
-            nn.init.normal_(layer.lora_B, std=0.05)
-        changed = s.predict(model)
-    public = model.convert_lora_weights_before_save(dict(network.public_state()))
-    foreign = [key for key in public if not key.startswith(("diffusion_model.", "transformer.", "unet.", "lora_"))]
-    if foreign:
-        raise Broken(f"public keys start with diffusion_model., not as {foreign[0]}")
-    network.detach()
-    with torch.no_grad():
-        _moved(changed, s.predict(model), "the adapter")
-        with tempfile.TemporaryDirectory() as folder:
-            save_tensors(public, Path(folder) / "lora.safetensors")
-            state = model.convert_lora_weights_before_load(load_tensors(Path(folder) / "lora.safetensors"))
-        again = network_from_state(model.get_model_to_train(), state)
-        worst = float((s.predict(model) - changed).abs().max() / changed.abs().max().clamp(min=1e-6))
-        again.detach()
-    if worst > SAME:
-        raise Broken(f"the adapter read back predicts {worst:.1e} (relative) away from the one that was saved")
-    return f"{len(public)} keys like {next(iter(public))}"
 
 
 def save_and_reload_is_exact(s: Subject) -> str:

@@ -11,8 +11,9 @@ import torch
 from torch.nn import functional as F
 
 from models.arch import Arch
-from models.base import BaseModel, call_declared
+from models.base import BaseModel
 from models.batch import Batch
+from models.declared import call_declared
 
 PROMPTS = ("red", "a rather longer caption about something blue")
 FRAMES = 5
@@ -37,14 +38,16 @@ class Subject:
         return model
 
     @cached_property
-    def size(self) -> int:
-        """Pixels of a side: the smallest legal one whose latents are at least 4 wide."""
-        size = self.card.bucket_divisibility
+    def size(self) -> tuple[int, int]:
+        """(width, height) in pixels: the card's, or the smallest legal square whose latents are at least 4 wide."""
+        side = self.card.bucket_divisibility
         frames = (FRAMES,) if self.has("video") else ()
+        if self.card.fixed_size is not None:
+            return self.card.fixed_size
         with torch.no_grad():
-            while self.model.encode_images([torch.zeros(*frames, 3, size, size)]).shape[-1] < 4:
-                size *= 2
-        return size
+            while self.model.encode_images([torch.zeros(*frames, 3, side, side)]).shape[-1] < 4:
+                side *= 2
+        return side, side
 
     def has(self, capability: str) -> bool:
         return capability in self.card.capabilities
@@ -54,8 +57,9 @@ class Subject:
         generator = torch.Generator().manual_seed(5)
         frames = (FRAMES,) if self.has("video") else ()
         coarse = torch.rand(count, *frames, 3, 2, 2, generator=generator) * 2 - 1
-        flat = F.interpolate(coarse.reshape(-1, 3, 2, 2), size=(self.size, self.size), mode="bilinear", align_corners=True)
-        return flat.reshape(count, *frames, 3, self.size, self.size)
+        width, height = self.size
+        flat = F.interpolate(coarse.reshape(-1, 3, 2, 2), size=(height, width), mode="bilinear", align_corners=True)
+        return flat.reshape(count, *frames, 3, height, width)
 
     @cached_property
     def latents(self) -> torch.Tensor:
@@ -66,7 +70,8 @@ class Subject:
         """A training batch with whatever the card says the arch takes."""
         count = latents.shape[0]
         generator = torch.Generator().manual_seed(seed)
-        control = torch.rand(count, 3, self.size, self.size, generator=generator)
+        width, height = self.size
+        control = torch.rand(count, 3, height, width, generator=generator)
         listed = [[image, 1 - image] if self.has("multi_reference") else [image] for image in control]
         edits = self.has("edit")
         return Batch(
@@ -128,3 +133,5 @@ class _Config:
     vae_path: str | None = None
     assistant_lora_path: str | None = None
     dtype: str = "fp32"
+    te_dtype: str | None = None
+    vae_dtype: str | None = None

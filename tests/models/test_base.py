@@ -1,5 +1,6 @@
 """The contract's own behaviour, where no architecture overrides it."""
 
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +11,18 @@ from PIL import Image
 from torch import nn
 
 from models.attention import attention, set_attention_backend
-from models.base import BaseModel, call_declared
+from models.base import BaseModel
 from models.batch import Audio, Batch, Clip, GenerateImageConfig
+from models.declared import call_declared
 from models.errors import UserError
 from models.prompt_embeds import AdvancedPromptEmbeds, PromptEmbeds, concat_prompt_embeds, pad_prompt_embeds
+from models.spec import TrainSettings
 from models.weights import save_tensors
-from worker import preview, timesteps
+from worker import preview
+from worker.data.batches import TrainBatch
 from worker.report import Reporter
-from worker.steps import stage_of, train_step
+from worker.steps import TrainStep, stage_of
+from worker.timesteps import Timesteps
 
 
 class Net(nn.Module):
@@ -77,6 +82,27 @@ def test_arguments_go_only_where_they_are_declared(model: Small) -> None:
     assert call_declared(lambda **all: all, a=1, b=2) == {"a": 1, "b": 2}
 
 
+def test_signatures_are_looked_at_once_per_function_and_not_once_per_step(model: Small, monkeypatch: Any) -> None:
+    embeds = AdvancedPromptEmbeds(text_embeds=[torch.zeros(1, 2)])
+    model.predict_noise(torch.zeros(1, 4), embeds, 500.0)
+    looked: list[Any] = []
+    monkeypatch.setattr("inspect.signature", looked.append)
+    model.predict_noise(torch.zeros(1, 4), embeds, 500.0)
+    assert looked == []
+
+
+@pytest.mark.parametrize(("stride", "wanted"), [(None, [1, 1, 1, 9, 9, 17]), (4, [1, 1, 1, 9, 13, 17])])
+def test_frames_are_rounded_down_to_what_a_video_model_takes(model: Small, stride: int | None, wanted: list[int]) -> None:
+    model.model.config = SimpleNamespace(temporal_compression_ratio=stride)
+    snap = pickle.loads(pickle.dumps(model.get_frame_count_snapper()))
+    assert [snap(count) for count in (0, 1, 2, 9, 16, 17)] == wanted
+
+
+def test_hooks_that_few_models_need_do_nothing_by_default(model: Small) -> None:
+    assert model.get_quantization_exclude_modules() == []
+    assert model.get_additional_loss(torch.zeros(1), torch.ones(1)) is None
+
+
 def test_the_target_gets_timesteps_if_it_names_them(model: Small) -> None:
     class Timed(Small):
         def get_loss_target(self, *, noise: Any, batch: Any, timesteps: Any) -> Any:
@@ -119,13 +145,14 @@ def test_experts_take_turns_and_draw_within_their_range(model: Small) -> None:
     assert [stage_of(model, spec, step) for step in range(8)] == [0, 0, 0, 1, 1, 1, 0, 0]
     torch.manual_seed(0)
     for kind in ("sigmoid", "linear"):
-        drawn = [timesteps.draw(kind, 875.0, 1000.0) for _ in range(200)]
-        assert all(875.0 < t <= 1000.0 for t in drawn)
+        pick = Timesteps(model, TrainSettings(timestep_type=kind)).picker((4,), 875.0, 1000.0)  # type: ignore[arg-type]
+        assert all(875.0 < pick() <= 1000.0 for _ in range(200))
 
 
-def test_sigmoid_timesteps_are_logit_normal() -> None:
+def test_sigmoid_timesteps_are_logit_normal(model: Small) -> None:
     torch.manual_seed(0)
-    drawn = torch.tensor([timesteps.draw("sigmoid") for _ in range(4000)], dtype=torch.float64) / 1000
+    pick = Timesteps(model, TrainSettings(timestep_type="sigmoid")).picker((4,))
+    drawn = torch.tensor([pick() for _ in range(4000)], dtype=torch.float64) / 1000
     logits = torch.logit(drawn)
     assert abs(float(logits.mean())) < 0.06  # 4 standard errors of 4,000 draws
     assert abs(float(logits.std()) - 1) < 0.06
@@ -194,12 +221,13 @@ def test_a_model_may_weigh_its_loss_element_by_element(model: Small) -> None:
 
     weighed = FirstHalf("cpu", SimpleNamespace(), dtype="fp32")
     weighed.load_model()
-    spec: Any = SimpleNamespace(train=SimpleNamespace(seed=1, timestep_type="linear", switch_boundary_every=1))
+    spec: Any = SimpleNamespace(train=TrainSettings(seed=1, timestep_type="linear"))
     batch, embeds = Batch(torch.ones(2, 4), ["a", "b"]), AdvancedPromptEmbeds(text_embeds=[torch.zeros(1, 2)] * 2)
-    loss = train_step(weighed, spec, batch, embeds, 0, 0)
+    taken = TrainBatch(batch, embeds)
+    loss = TrainStep(weighed, spec)(taken)["loss"]
     assert weighed.seen_loss.shape == (2, 4)
     assert torch.equal(loss, (weighed.seen_loss * torch.tensor([1.0, 1.0, 0.0, 0.0])).mean())
-    assert loss < train_step(model, spec, batch, embeds, 0, 0)
+    assert loss < TrainStep(model, spec)(taken)["loss"]
 
 
 def test_a_model_hears_of_each_preview_before_its_prompt_is_encoded(tmp_path: Path) -> None:
@@ -213,4 +241,4 @@ def test_a_model_hears_of_each_preview_before_its_prompt_is_encoded(tmp_path: Pa
     listening = Listening("cpu", SimpleNamespace(), dtype="fp32")
     wanted = [GenerateImageConfig("a", width=64), GenerateImageConfig("b", width=32)]
     made = preview.encode(listening, wanted, Reporter(tmp_path, 1))
-    assert [conditional.text_embeds[0].item() for _, conditional, _ in made] == [64.0, 32.0]
+    assert [[part.text_embeds[0].item() for part in embeds] for embeds in made.embeds] == [[64.0, 64.0], [32.0, 32.0]]

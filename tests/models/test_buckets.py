@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from models.buckets import batches_per_epoch, bucket_size, epoch_batches
+from models.data.buckets import batches_per_epoch, bucket_size, epoch_batches
 
 GOLDEN = [
     ((1920, 1080, 512, 16), (672, 384)),

@@ -12,7 +12,7 @@ from models.archs.example.card import ARCHS
 from models.archs.example.model import ExampleModel
 from models.archs.example.network import Attention
 from models.archs.example.pipeline import ExamplePipeline
-from models.conform import Subject, check, rules, subject_for
+from models.conform import Subject, adapters, check, rules, subject_for
 from models.conform import closure as sampling
 from models.prompt_embeds import AdvancedPromptEmbeds, pad_prompt_embeds
 from models.samplers import euler, flow_timesteps
@@ -67,9 +67,9 @@ class NegatedTarget(ExampleModel):
 class FlippedTimeInSampling(ExampleModel):
     def get_generation_pipeline(self) -> Any:
         class Flipped(ExamplePipeline):
-            def __call__(self, noise: Any, steps: int, scale: float, cond: Any, uncond: Any, batch: Any) -> Any:
+            def __call__(self, noise: Any, config: Any, cond: Any, uncond: Any, batch: Any) -> Any:
                 ask = lambda x, t: self.model.predict_noise(x, timestep=t, text_embeddings=cond, batch=batch)  # noqa: E731
-                return euler(ask, noise, flow_timesteps(steps).flip(0))
+                return euler(ask, noise, flow_timesteps(config.num_inference_steps).flip(0))
 
         return Flipped(self)
 
@@ -206,6 +206,22 @@ class InnerLoraNames(ExampleModel):
         return {f"module.{key}": tensor for key, tensor in state_dict.items()}
 
 
+class LokrAlphaLost(ExampleModel):
+    def convert_lora_weights_before_save(self, state_dict: Any) -> Any:
+        kept = {key: tensor for key, tensor in state_dict.items() if not key.endswith(".alpha")}
+        return super().convert_lora_weights_before_save(kept)
+
+
+class OldLokrNamesLost(ExampleModel):
+    """Its own keys survive, the names of LoKr's old format do not."""
+
+    use_old_lokr_format = True
+
+    def convert_lora_weights_before_load(self, state_dict: Any) -> Any:
+        kept = {key: tensor for key, tensor in state_dict.items() if not key.startswith("lycoris_blocks_1")}
+        return super().convert_lora_weights_before_load(kept)
+
+
 class SavesHalf(ExampleModel):
     def save_model(self, output_path: Path, meta: Any, save_dtype: Any) -> None:
         super().save_model(output_path, meta, torch.bfloat16)
@@ -249,8 +265,10 @@ MUTANTS: list[tuple[type[ExampleModel], Callable[[Subject], Any]]] = [
     (FourAxisLinear, rules.linears_see_two_or_three_axes),
     (AnyBackend, rules.attention_backends_agree),
     (UnnamedSpace, rules.space_versions_are_named),
-    (LoraKeysLost, rules.lora_keys_round_trip),
-    (InnerLoraNames, rules.lora_keys_round_trip),
+    (LoraKeysLost, adapters.lora_keys_round_trip),
+    (InnerLoraNames, adapters.lora_keys_round_trip),
+    (LokrAlphaLost, adapters.lokr_keys_round_trip),
+    (OldLokrNamesLost, adapters.lokr_keys_round_trip),
     (SavesHalf, rules.save_and_reload_is_exact),
     (GlobalNoise, sampling.seeds_decide),
     (WrongShape, rules.prediction_fits_the_target),

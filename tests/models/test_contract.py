@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from models import catalog
-from models.adapters.lora import network_from_state, new_network
+from models.adapters.attach import new_network
+from models.adapters.load import network_from_state
 from models.base import BaseModel
 from models.batch import Batch, GenerateImageConfig
 from models.prompt_embeds import AdvancedPromptEmbeds
 from worker import tiny
-from worker.run import Places, load_model
+from worker.load import Places, load_model
 
 PROMPTS = ["a red apple", "two birds on a wire above a very long street"]
 

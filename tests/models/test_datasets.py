@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from models.catalog import parse_job
-from models.datasets import Survey, epoch_summary, problems, survey
+from models.data.datasets import Survey, problems, survey
+from models.data.epochs import epoch_summary
 from models.spec import DatasetSpec
 
 

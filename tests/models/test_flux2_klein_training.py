@@ -12,12 +12,13 @@ from diffusers import Flux2KleinPipeline
 from PIL import Image
 
 from models import catalog
-from models.adapters.lora import new_network
+from models.adapters.attach import new_network
 from models.archs.flux2_klein.model import Flux2KleinModel, write_tiny
 from models.batch import Batch
 from models.prompt_embeds import concat_prompt_embeds
 from models.spec import TrainSpec
-from worker.steps import draw_noise, train_step
+from worker.data.batches import TrainBatch
+from worker.steps import TrainStep
 
 LENGTH = 64  # tokens; the tiny tokenizer makes one of every byte
 PROMPTS = ("a red fox", "a much longer caption about a lighthouse by the sea")
@@ -89,8 +90,10 @@ def batch(klein: Any, photos: list[Image.Image]) -> Batch:
 
 
 def test_the_loss_of_a_step_is_the_formula_in_float64(klein: Any, pipe: Any, spec: TrainSpec, batch: Batch, photos: Any) -> None:
-    loss = train_step(klein, spec, batch, klein.encode_prompt(list(PROMPTS)), step=3, first=0)
-    noise, t = draw_noise(klein, spec, batch.latents, 3, 0)
+    step = TrainStep(klein, spec)
+    loss = step(TrainBatch(batch, klein.encode_prompt(list(PROMPTS)), step=3))["loss"]
+    drawn = step.draw(batch.latents, 3, 0)
+    noise, t = drawn.noise, drawn.timesteps
     exact = copy.deepcopy(pipe.transformer).double()
     vae = copy.deepcopy(pipe.vae).double()
     texts = embeds_of(pipe, *PROMPTS).double()
@@ -124,7 +127,7 @@ def test_gradient_checkpointing_changes_neither_loss_nor_gradients(klein: Any, t
         stir(network)
         if checkpointing:
             model.enable_gradient_checkpointing()
-        loss = train_step(model, spec, batch, klein.encode_prompt(list(PROMPTS)), step=0, first=0)
+        loss = TrainStep(model, spec)(TrainBatch(batch, klein.encode_prompt(list(PROMPTS))))["loss"]
         loss.backward()
         return loss.detach(), [parameter.grad for parameter in network.parameters()]
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from models.datasets import open_picture, survey
+from models.data.datasets import survey
+from models.data.pictures import open_picture
 from models.spec import DatasetSpec
 from worker.data.decode import pixels
 

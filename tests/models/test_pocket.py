@@ -19,7 +19,8 @@ from models.batch import Batch, GenerateImageConfig
 from models.errors import UserError
 from models.prompt_embeds import AdvancedPromptEmbeds
 from models.weights import save_tensors
-from worker.steps import train_step
+from worker.data.batches import TrainBatch
+from worker.steps import TrainStep
 
 PROMPT = "grinning face with smiling eyes"
 
@@ -150,7 +151,7 @@ def test_three_batches_of_two_teach_what_one_batch_of_six_does(model: PocketMode
         for first in range(0, 6, size):
             part = slice(first, first + size)
             batch, embeds = Batch(latents[part], texts[part]), model.encode_prompt(texts[part])
-            (train_step(model, spec, batch, embeds, 3, first) * size / 6).backward()
+            (TrainStep(model, spec)(TrainBatch(batch, embeds, 3, first))["loss"] * size / 6).backward()
         return [param.grad.clone() for param in root.parameters() if param.grad is not None]
 
     for small, large in zip(gradients(2), gradients(6), strict=True):

@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from diffusers import DDPMScheduler
 from PIL import Image
 
+from models import flow
 from models.arch import Arch
 from models.archs.example.card import ARCHS
 from models.archs.example.model import ExampleModel, load_network
@@ -111,8 +113,7 @@ class VideoModel(ExampleModel):
     ) -> Any:
         latents = self.starting_noise(gen_config, generator)
         batch = self.preview_batch(gen_config, latents)
-        steps, scale = gen_config.num_inference_steps, gen_config.guidance_scale
-        latents = pipeline(latents, steps, scale, conditional_embeds, unconditional_embeds, batch)
+        latents = pipeline(latents, gen_config, conditional_embeds, unconditional_embeds, batch)
         clip = ((self.decode_latents(latents)[0].clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
         return [Image.fromarray(frame.permute(1, 2, 0).numpy()) for frame in clip]
 
@@ -178,11 +179,40 @@ class MultistageModel(ExampleModel):
             save_tensors(tensors, path, {**meta, **json_metadata(config=expert.config)})
 
 
+class EpsilonModel(ExampleModel):
+    """Predicts the noise at the whole timesteps of a DDPM scheduler, or the velocity v if the scheduler says so."""
+
+    is_flow_matching = False
+
+    @staticmethod
+    def get_train_scheduler() -> Any:
+        return DDPMScheduler(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012)
+
+    def get_loss_target(self, *, noise: torch.Tensor, batch: Batch, timesteps: Any = None) -> torch.Tensor:
+        if self.noise_scheduler.config.prediction_type == "v_prediction":
+            return self.noise_scheduler.get_velocity(batch.latents, noise, timesteps)
+        return super().get_loss_target(noise=noise, batch=batch)
+
+
 class AudioModel(VideoModel):
-    """Clips with a sound made from the first latents, and sounds as latents."""
+    """Clips with a sound made from the first latents, sounds as latents (B, samples), and a prediction of their velocity."""
 
     def encode_audio(self, audio_data_list: Any) -> torch.Tensor:
         return torch.stack([sound["waveform"].mean(dim=0).unfold(0, 100, 100).mean(dim=1) for sound in audio_data_list])
+
+    def get_noise_prediction(
+        self,
+        latent_model_input: torch.Tensor,
+        timestep: Any,
+        text_embeddings: Any,
+        batch: Batch | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        prediction = super().get_noise_prediction(latent_model_input, timestep, text_embeddings, **kwargs)
+        if batch is not None and batch.audio_latents is not None and batch.audio_noise is not None:
+            batch.audio_target = batch.audio_noise - batch.audio_latents
+            batch.put_audio_pred(flow.mix(batch.audio_latents, batch.audio_noise, timestep) * prediction.mean())
+        return prediction
 
     def generate_single_image(self, *args: Any, **kwargs: Any) -> Any:
         frames = super().generate_single_image(*args, **kwargs)

@@ -20,6 +20,7 @@ ARCHS = [
         capabilities=("vae",),
         code="models.archs.example.model:ExampleModel",
         options=ExampleOptions,
+        samplers=("euler", "heun"),
         bucket_divisibility=16,
         defaults={"sample": {"width": 1024, "height": 1024}},
     )

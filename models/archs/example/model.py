@@ -4,6 +4,7 @@ Read README.md beside this file first. Copy the folder, rename, and replace what
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,7 +39,7 @@ class ExampleModel(BaseModel):
         where = Path(self.model_config.name_or_path)
         base = where if where.is_dir() else where.parent
         self.model = load_network(where / "transformer" / "model.safetensors" if where.is_dir() else where)
-        self.model.to(self.device_torch, self.torch_dtype)
+        self.model.to(self.load_device_torch, self.torch_dtype)
         encoder = Path(self.model_config.te_name_or_path or base)
         self.tokenizer = AutoTokenizer.from_pretrained(encoder / "tokenizer", local_files_only=True)
         self.text_encoder = AutoModel.from_pretrained(encoder / "text_encoder", local_files_only=True, dtype=self.te_torch_dtype)
@@ -102,12 +103,25 @@ class ExampleModel(BaseModel):
         extra: dict[str, Any],
     ) -> Image.Image:
         """Called per preview. In: embeds made beforehand, a CPU generator seeded for this picture. Out: a PIL image."""
-        latents = self.starting_noise(gen_config, generator)
-        batch = self.preview_batch(gen_config, latents)
-        steps, scale = gen_config.num_inference_steps, gen_config.guidance_scale
-        latents = pipeline(latents, steps, scale, conditional_embeds, unconditional_embeds, batch)
-        pixels_CHW = self.decode_latents(latents, dtype=torch.float32)[0].clamp(-1, 1)
-        return Image.fromarray(((pixels_CHW + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0).cpu().numpy())
+        return self.generate_batch(pipeline, [gen_config], conditional_embeds, unconditional_embeds, [generator])[0]
+
+    def generate_batch(
+        self,
+        pipeline: ExamplePipeline,
+        gen_configs: Sequence[GenerateImageConfig],
+        conditional_embeds: AdvancedPromptEmbeds,
+        unconditional_embeds: AdvancedPromptEmbeds,
+        generators: Sequence[torch.Generator],
+    ) -> list[Image.Image]:
+        """Optional; called for several previews with one size, steps, guidance and sampler, and no control images. In: embeds of all
+        prompts, a generator for each. Out: a PIL image for each, equal to the one that is made alone."""
+        pairs = zip(gen_configs, generators, strict=True)
+        latents = torch.cat([self.starting_noise(config, generator) for config, generator in pairs])
+        batch = self.preview_batch(gen_configs[0], latents)
+        latents = pipeline(latents, gen_configs[0], conditional_embeds, unconditional_embeds, batch)
+        pixels_BCHW = self.decode_latents(latents, dtype=torch.float32).clamp(-1, 1)
+        levels_BHWC = ((pixels_BCHW + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+        return [Image.fromarray(levels_HWC) for levels_HWC in levels_BHWC]
 
     def starting_noise(self, gen_config: GenerateImageConfig, generator: torch.Generator) -> torch.Tensor:
         """(1, C, h, w), or the latents that the config brings."""

@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from models.samplers import euler, flow_timesteps
+from models.batch import GenerateImageConfig
+from models.samplers import FLOW_SAMPLERS, flow_timesteps
 
 
 class ExamplePipeline:
@@ -15,20 +16,22 @@ class ExamplePipeline:
         self.shift = shift
 
     def __call__(
-        self, noise: torch.Tensor, steps: int, guidance_scale: float, conditional: Any, unconditional: Any, batch: Any
-    ) -> Any:
-        """Noise (1, C, h, w) to clean latents of that shape. Guidance 1 asks the model once a step, not twice. `batch` carries
+        self, noise: torch.Tensor, config: GenerateImageConfig, conditional: Any, unconditional: Any, batch: Any
+    ) -> torch.Tensor:
+        """Noise (B, C, h, w) to clean latents of that shape. Guidance above 1 asks the model twice a step, not once. `batch` carries
         what condition_noisy_latents needs (control images), as in training."""
+        scale = config.guidance_scale
 
         def velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
             prediction: torch.Tensor = self.model.predict_noise(
                 self.model.condition_noisy_latents(x, batch),
                 timestep=t,
-                guidance_scale=guidance_scale,
+                guidance_scale=scale,
                 conditional_embeddings=conditional,
-                unconditional_embeddings=unconditional if guidance_scale != 1 else None,
+                unconditional_embeddings=unconditional if scale > 1 else None,
                 batch=batch,
             )
             return prediction
 
-        return euler(velocity, noise, flow_timesteps(steps, self.shift))
+        sampler = FLOW_SAMPLERS[config.sampler or "euler"]
+        return sampler(velocity, noise, flow_timesteps(config.num_inference_steps, self.shift))

@@ -47,6 +47,17 @@ LORA = {
     "save": {"save_every": 50},
 }
 
+AS_IN_AI_TOOLKIT = {
+    **LORA,
+    "name": "emoji lora as in ai-toolkit",
+    "network": {"linear": 16, "linear_alpha": 16.0},
+    "train": {
+        "as_in_ai_toolkit": True, "steps": 200, "batch_size": 1, "gradient_accumulation": 1, "lr": 1e-4,
+        "optimizer": "adamw", "optimizer_params": {"weight_decay": 1e-4},
+        "timestep_type": "sigmoid", "max_denoising_steps": 999,
+    },
+}  # fmt: skip
+
 ARCHS = [
     Arch(
         name="pocket",
@@ -55,6 +66,7 @@ ARCHS = [
         capabilities=("from_scratch",),
         code="models.archs.pocket.model:PocketModel",
         options=PocketOptions,
+        samplers=("euler", "heun"),
         bucket_divisibility=16,
         random_init=True,
         defaults={
@@ -69,6 +81,8 @@ ARCHS = [
                    description="Trains all weights on 48 emoji; recognisable pictures after some 300 steps."),
             Preset(name="lora", label="LoRA", spec=LORA,
                    description="Trains a small adapter on a checkpoint that the first preset saved."),
+            Preset(name="as_in_ai_toolkit", label="As in ai-toolkit", spec=AS_IN_AI_TOOLKIT,
+                   description="The same with ai-toolkit's arithmetic and usual values, to compare."),
         ),
     )
 ]  # fmt: skip

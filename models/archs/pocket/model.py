@@ -6,6 +6,7 @@ one token of 384 features, seen by cross-attention and added to the time embeddi
 
 import importlib.util
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from models.base import BaseModel
 from models.batch import GenerateImageConfig
 from models.errors import UserError
 from models.prompt_embeds import AdvancedPromptEmbeds
-from models.samplers import euler, flow_timesteps
+from models.samplers import FLOW_SAMPLERS, flow_timesteps
 from models.weights import json_metadata, load_tensors, read_metadata, save_tensors
 
 TEXT_FEATURES = 384
@@ -44,13 +45,14 @@ class PocketModel(BaseModel):
             self.model = UNet2DConditionModel(**unet_config(self.model_config.model_kwargs.channels))
         else:
             self.model = load_unet(Path(where))
-        self.model.to(self.device_torch)
+        self.model.to(self.load_device_torch)
         if self.torch_dtype != torch.float32:
             self.model.to(self.torch_dtype)
         encoder = self.model_config.te_name_or_path or bundled_encoder()
         self.tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
         self.text_encoder = AutoModel.from_pretrained(encoder, local_files_only=True).eval().requires_grad_(False)
-        self.text_encoder.to(self.device_torch, torch.float32)
+        precise = self.te_torch_dtype if getattr(self.model_config, "te_dtype", None) else torch.float32  # it is small
+        self.text_encoder.to(self.device_torch, precise)
 
     def get_bucket_divisibility(self) -> int:
         return MULTIPLE
@@ -85,19 +87,24 @@ class PocketModel(BaseModel):
         )[0]
 
     def get_generation_pipeline(self) -> Any:
-        """The Euler sampler over the guided prediction."""
+        """One of the card's samplers over the guided prediction. Guidance above 1 costs a second pass."""
 
         def sample(
-            noise: torch.Tensor, steps: int, scale: float, cond: AdvancedPromptEmbeds, uncond: AdvancedPromptEmbeds
+            noise: torch.Tensor, config: GenerateImageConfig, cond: AdvancedPromptEmbeds, uncond: AdvancedPromptEmbeds
         ) -> torch.Tensor:
-            without = uncond if scale != 1 else None
+            without = uncond if config.guidance_scale > 1 else None
 
             def velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
                 return self.predict_noise(
-                    x, timestep=t, guidance_scale=scale, conditional_embeddings=cond, unconditional_embeddings=without
+                    x,
+                    timestep=t,
+                    guidance_scale=config.guidance_scale,
+                    conditional_embeddings=cond,
+                    unconditional_embeddings=without,
                 )
 
-            return euler(velocity, noise, flow_timesteps(steps))
+            sampler = FLOW_SAMPLERS[config.sampler or "euler"]
+            return sampler(velocity, noise, flow_timesteps(config.num_inference_steps))
 
         return sample
 
@@ -110,13 +117,24 @@ class PocketModel(BaseModel):
         generator: torch.Generator,
         extra: dict[str, Any],
     ) -> Image.Image:
-        shape = (1, 3 * SHUFFLE**2, gen_config.height // SHUFFLE, gen_config.width // SHUFFLE)
-        noise = torch.randn(shape, generator=generator).to(self.device_torch, self.torch_dtype)
-        steps, scale = gen_config.num_inference_steps, gen_config.guidance_scale
-        latents = pipeline(noise, steps, scale, conditional_embeds, unconditional_embeds)
-        pixels_CHW = self.decode_latents(latents)[0].float().clamp(-1, 1)
-        levels_HWC = ((pixels_CHW + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0)
-        return Image.fromarray(levels_HWC.cpu().numpy())
+        return self.generate_batch(pipeline, [gen_config], conditional_embeds, unconditional_embeds, [generator])[0]
+
+    def generate_batch(
+        self,
+        pipeline: Any,
+        gen_configs: Sequence[GenerateImageConfig],
+        conditional_embeds: AdvancedPromptEmbeds,
+        unconditional_embeds: AdvancedPromptEmbeds,
+        generators: Sequence[torch.Generator],
+    ) -> list[Image.Image]:
+        shape = (1, 3 * SHUFFLE**2, gen_configs[0].height // SHUFFLE, gen_configs[0].width // SHUFFLE)
+        noise = torch.cat([torch.randn(shape, generator=generator) for generator in generators])
+        latents = pipeline(
+            noise.to(self.device_torch, self.torch_dtype), gen_configs[0], conditional_embeds, unconditional_embeds
+        )
+        pixels_BCHW = self.decode_latents(latents).float().clamp(-1, 1)
+        levels_BHWC = ((pixels_BCHW + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1)
+        return [Image.fromarray(levels_HWC) for levels_HWC in levels_BHWC.cpu().numpy()]
 
     def save_model(self, output_path: Path, meta: dict[str, str], save_dtype: torch.dtype) -> None:
         """The U-Net's weights under diffusers' names, its config in the header."""

@@ -1,0 +1,142 @@
+"""What is read as a caption, and what a step makes of it."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from models.data.captions import (
+    BadCaption,
+    CaptionRule,
+    caption_at,
+    every_caption,
+    preservation_caption,
+    read_caption,
+    read_metadata,
+    with_trigger,
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('{"caption": "a red, shiny car"}', "a red, shiny car"),
+        ('{"text": "two\\nlines"}', "two lines"),
+        ('{"prompt": "p", "seed": 3}', "p"),
+        ('{"text": "t", "caption": "c"}', "c"),
+        ('\ufeff{"caption": "caf\u00e9, \u732b"}', "café, 猫"),
+        ('{"caption": null}', ""),
+        ("  \n", ""),
+    ],
+)
+def test_json_captions(tmp_path, written, read) -> None:
+    (tmp_path / "a.json").write_text(written, encoding="utf-8")
+    assert read_caption(tmp_path / "a.json") == read
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ('{\n"caption": "a",\n}', "not valid JSON: .* in line [23]"),
+        ('{"label": 3}', "none of the keys caption, text, prompt is there"),
+        ('["a"]', "a JSON list is no object"),
+        ('{"caption": 3}', "caption is not a text: 3"),
+    ],
+)
+def test_json_that_is_no_caption_says_why(tmp_path, written, reason) -> None:
+    (tmp_path / "a.json").write_text(written)
+    with pytest.raises(BadCaption, match=reason):
+        read_caption(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_one_caption_in_several_encodings_is_one_text(tmp_path, encoding) -> None:
+    (tmp_path / "a.txt").write_bytes("café, 猫\r\n".encode(encoding))
+    assert read_caption(tmp_path / "a.txt") == "café, 猫"
+
+
+def test_a_folder_of_hugging_face_s_form(tmp_path) -> None:
+    lines = [{"file_name": "a.png", "text": "an a"}, {"file_name": "sub/b.png", "caption": "a b", "label": 1}]
+    (tmp_path / "metadata.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
+    found = read_metadata(tmp_path)
+    assert (found.captions, found.faults) == ({"a.png": "an a", "sub/b.png": "a b"}, [])
+
+
+def test_broken_lines_are_known_by_their_numbers(tmp_path) -> None:
+    lines = [
+        '{"file_name": "a.png", "text": "x"}',
+        "{",
+        '{"text": "x"}',
+        '{"file_name": "b.png"}',
+        '{"file_name": "a.png", "text": "y"}',
+    ]
+    (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
+    assert [number for number, _ in read_metadata(tmp_path).faults] == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("caption", "rule", "made"),
+    [
+        ("a photo of [trigger], outside", CaptionRule("ohwx"), "a photo of ohwx, outside"),
+        ("[name] by [trigger]", CaptionRule("ohwx"), "ohwx by ohwx"),
+        ("a dog", CaptionRule("ohwx"), "ohwx a dog"),
+        ("my ohwx dog", CaptionRule("ohwx"), "my ohwx dog"),
+        ("", CaptionRule("ohwx"), "ohwx"),
+        ("a dog", CaptionRule("ohwx", is_reg=True), "a dog"),
+        ("a [trigger] dog", CaptionRule("ohwx", is_reg=True), "a  dog"),
+        ("a dog", CaptionRule(), "a dog"),
+        ("a,b ,  c", CaptionRule(), "a,b ,  c"),
+    ],
+)
+def test_the_trigger_word_goes_where_it_belongs(caption, rule, made) -> None:
+    assert with_trigger(caption, rule) == made
+    assert caption_at(caption, rule, 1, 2, 3) == made
+
+
+def test_a_dropped_caption_is_empty_even_with_a_trigger_word() -> None:
+    rule = CaptionRule("ohwx", dropout=0.25)
+    seen = Counter(caption_at("a dog", rule, 7, step, place) for step in range(500) for place in range(4))
+    assert set(seen) == {"", "ohwx a dog"}
+    assert seen[""] / 2000 == pytest.approx(0.25, abs=0.03)
+
+
+def test_shuffled_tags_keep_their_front_and_change_with_step_and_place_alone() -> None:
+    rule = CaptionRule(shuffle=True, kept=2)
+    tags = [f"t{number}" for number in range(8)]
+    made = [caption_at(" ,".join(tags), rule, 1, step, 0) for step in range(50)]
+    assert made == [caption_at(" ,".join(tags), rule, 1, step, 0) for step in range(50)]
+    assert all(caption.split(", ")[:2] == ["t0", "t1"] and sorted(caption.split(", ")) == tags for caption in made)
+    assert len(set(made)) > 40
+    assert caption_at("a, b, c, d, e", rule, 1, 3, 0) != caption_at("a, b, c, d, e", rule, 1, 3, 5)
+
+
+def test_tags_are_dropped_at_their_rate_and_stay_in_order() -> None:
+    rule = CaptionRule(token_dropout=0.4, kept=1)
+    tags = [f"t{number}" for number in range(11)]
+    made = [caption_at(", ".join(tags), rule, 1, step, 0).split(", ") for step in range(400)]
+    assert all(caption == sorted(caption, key=tags.index) and caption[0] == "t0" for caption in made)
+    assert sum(len(caption) - 1 for caption in made) / 4000 == pytest.approx(0.6, abs=0.03)
+
+
+def test_all_that_can_occur_is_listed() -> None:
+    rule = CaptionRule("ohwx", dropout=0.5, preserved_class="dog")
+    seen = {caption_at("on grass", rule, 1, step, 0) for step in range(50)}
+    listed = every_caption("on grass", rule)
+    assert listed == ["ohwx on grass", "", "dog on grass"]
+    assert seen | {preservation_caption(caption, rule) for caption in seen} == set(listed)
+    with pytest.raises(ValueError, match="cannot be listed"):
+        every_caption("a, b", CaptionRule(shuffle=True))
+
+
+@pytest.mark.parametrize(
+    ("caption", "rule", "kept"),
+    [
+        ("ohwx on ohwx grass", CaptionRule("ohwx", preserved_class="dog"), "dog on dog grass"),
+        ("", CaptionRule("ohwx", preserved_class="dog"), ""),
+        ("ohwx", CaptionRule("ohwx"), "ohwx"),
+        ("ohwx", CaptionRule("ohwx", is_reg=True, preserved_class="dog"), "ohwx"),
+        ("a cat", CaptionRule(None, preserved_class="dog"), "a cat"),
+    ],
+)
+def test_preserved_captions_name_the_class(caption, rule, kept) -> None:
+    assert preservation_caption(caption, rule) == kept
