@@ -20,6 +20,7 @@ from server import auth
 from server.api import catalog as catalog_routes
 from server.api import events, files, jobs, workers
 from server.api.deps import Wakes, add_problem_handlers
+from server.api.http import BodyLimit
 from server.reaper import Reaper
 from server.store import broker
 from server.store.engine import migrate
@@ -40,6 +41,7 @@ def create_app() -> FastAPI:
     for room in (jobs, events, files, catalog_routes, workers, auth):
         app.include_router(room.router)
     add_problem_handlers(app)
+    app.add_middleware(BodyLimit)
     app.add_middleware(auth.Gate)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     if STATIC.is_dir():

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api.deps import problem
+from server.api.http import Route
 from server.api.shapes import SignIn
 from server.store.engine import reading, writing
 from server.store.settings import LOOPBACK, settings
@@ -25,7 +26,7 @@ GUARDED = ("/v1", "/openapi.json")  # all else is the UI's static shell
 SAFE_PORTS = {"http": "80", "https": "443"}
 PLACE = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
 
-router = APIRouter(prefix="/v1/session", tags=["session"])
+router = APIRouter(prefix="/v1/session", tags=["session"], route_class=Route)
 
 
 class Gate:

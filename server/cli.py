@@ -115,9 +115,37 @@ def cancel(job_id: str, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def resume(job_id: str, changes: Changes = None, as_json: AsJson = False) -> None:
-    """Go on with an ended job, for instance with more steps."""
-    _show(client.call("POST", f"/v1/jobs/{job_id}/resume", client.read_changes(changes or []) or None), as_json)
+def pause(job_id: str, as_json: AsJson = False) -> None:
+    """Save a job and give its memory back until it is resumed."""
+    _show(client.call("POST", f"/v1/jobs/{job_id}/pause"), as_json)
+
+
+@app.command()
+def sample(job_id: str, as_json: AsJson = False) -> None:
+    """Ask a running job for previews now."""
+    _show(client.call("POST", f"/v1/jobs/{job_id}/sample"), as_json)
+
+
+@app.command()
+def checkpoint(job_id: str, as_json: AsJson = False) -> None:
+    """Ask a running job for a checkpoint now."""
+    _show(client.call("POST", f"/v1/jobs/{job_id}/checkpoint"), as_json)
+
+
+@app.command()
+def resume(
+    job_id: str,
+    changes: Changes = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a paused or ended job, for instance with more steps."""
+    patch = client.read_changes(changes or []) or None
+    if dry_run:
+        plan = client.call("POST", f"/v1/jobs/{job_id}/resume?dry_run=true", patch)
+        out.print_json(json.dumps(plan))
+        raise typer.Exit(0 if plan["ok"] else 1)
+    _show(client.call("POST", f"/v1/jobs/{job_id}/resume", patch), as_json)
 
 
 @app.command()

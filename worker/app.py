@@ -25,7 +25,7 @@ from server.store.engine import migrate
 from server.store.parent import end_with_parent
 from server.store.settings import settings
 from server.store.tables import Worker
-from worker import extensions, gpus, tasks
+from worker import extensions, gpus, planner, tasks
 
 EVERY_SECONDS = 1.0
 SHOWN_VERSIONS = ("safelight", "torch", "diffusers", "transformers")
@@ -41,6 +41,7 @@ class Supervisor(threading.Thread):
         super().__init__(name="supervisor", daemon=True)
         self.worker = worker
         self.watch = extensions.Watch()
+        self.planner = planner.Planner(worker.id, worker.device)
         self.stopping = threading.Event()
         self._ended = threading.Event()
         self.guard = threading.Lock()
@@ -58,6 +59,7 @@ class Supervisor(threading.Thread):
         self._ended.set()
         self.join()
         self.watch.end()
+        self.planner.end()
 
     def child_died(self, how: str) -> None:
         for job in jobs.held_by(self.worker.id):
@@ -68,6 +70,7 @@ class Supervisor(threading.Thread):
     def _tick(self) -> None:
         used, total = gpus.memory(self.worker.device)
         self.watch.tick()
+        self.planner.tick()
         self.worker.archs = extensions.archs()
         told = {"memory_used": used, "memory_total": total, "archs": self.worker.archs}
         workers.beat(self.worker.id, **told, stopped=self.stopping.is_set())

@@ -1,5 +1,6 @@
 """Previews as files, each with a WebP thumbnail: PNG for pictures, MP4 and animated WebP for clips, WAV for sounds."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ def write(stem: Path, made: Made, record: dict[str, Any]) -> PreviewTold:
 
     Clips also get `num_frames`, `fps` and `duration_seconds`; sounds `duration_seconds`, `sample_rate` and `channels`, and their size
     is that of the waveform's picture. A clip's odd side is one pixel longer in all its files, and `width` and `height` say so (see
-    `worker.video`). PNG (as text) and MP4 (as a JSON comment) carry the record inside. Each file is whole or not there. Raises
+    `worker.video`). The record also lies inside the files: in a PNG as text, whole under `safelight` (JSON) and its plain values under
+    their names; in an MP4 as a JSON comment. Each file is whole or not there. Raises
     TypeError for anything else, ValueError for a clip or sound without content.
     """
     if isinstance(made, Image.Image):
@@ -35,7 +37,9 @@ def write(stem: Path, made: Made, record: dict[str, Any]) -> PreviewTold:
 def _write_picture(stem: Path, picture: Image.Image, record: dict[str, Any]) -> PreviewTold:
     info = PngInfo()
     for key, value in record.items():
-        info.add_itxt(key, str(value))
+        if isinstance(value, str | int | float):
+            info.add_itxt(key, str(value))
+    info.add_itxt("safelight", json.dumps(record, ensure_ascii=False))
     path = stem.with_name(stem.name + ".png")
     with replacing(path) as part:
         picture.save(part, "PNG", pnginfo=info)

@@ -1,33 +1,61 @@
 """Pictures, clips and sounds made during a job: configs from the spec, embeds made beforehand, files written whole, then told."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from models import catalog
 from models.base import BaseModel, Embeds
-from models.batch import GenerateImageConfig
-from models.datasets import open_picture
-from models.spec import CONTROLS, PreviewPrompt, SamplingDefaults
+from models.batch import GenerateImageConfig, Made
+from models.data.captions import PLACEHOLDERS
+from models.data.pictures import open_picture
+from models.spec import CONTROLS, JobSpec, PreviewPrompt, SamplingDefaults, TrainSpec
+from worker import attempts
+from worker.attempts import Round
 from worker.data.decode import unit_pixels
 from worker.media import write
 from worker.report import PreviewTold, Reporter
 
-Round = Sequence[tuple[GenerateImageConfig, Embeds, Embeds]]
+ENDINGS = (".png", ".mp4", ".wav")
+MOST_LETTERS = 60  # of a prompt in a message
+
+
+def prepare(model: BaseModel, spec: TrainSpec, controls: Mapping[str, Path], reporter: Reporter) -> Round:
+    """A training job's previews, everything encoded that the text encoder is needed for; an empty round if it makes none."""
+    samples = [] if spec.train.disable_sampling else spec.sample.samples
+    wanted = encode(model, configs(spec.sample, samples, controls, spec.trigger_word or ""), reporter)
+    return replace(wanted, **shared(spec, spec.sample, controls))
+
+
+def is_due(step: int, spec: TrainSpec) -> bool:
+    """Also asked by a run that goes on from `step`, which may have been cut off amid its previews."""
+    if step == 0:
+        return not spec.train.skip_first_sample
+    return step == spec.train.steps or (step % spec.sample.sample_every == 0 and step >= spec.sample.sample_start_step)
+
+
+def shared(spec: JobSpec, section: SamplingDefaults, controls: Mapping[str, Path]) -> dict[str, Any]:
+    """What a job adds to a Round: how many pictures at once, and what their records have in common."""
+    sampler = section.sampler or next(iter(catalog.arch(spec.model.arch).samplers), None)
+    about = {"arch": spec.model.arch, "model": spec.model.name_or_path, "sampler": sampler}
+    return {"batch_size": section.batch_size, "names": {path: given for given, path in controls.items()}, "about": about}
 
 
 def configs(
-    shared: SamplingDefaults, samples: Sequence[PreviewPrompt], controls: Mapping[str, Path]
+    shared: SamplingDefaults, samples: Sequence[PreviewPrompt], controls: Mapping[str, Path], trigger_word: str | None = None
 ) -> list[GenerateImageConfig]:
-    """One config per prompt; what a prompt leaves out comes from the section. `controls` maps control paths as given to files."""
+    """One config per prompt; what a prompt leaves out comes from the section. `controls` maps control paths as given to files.
+    `trigger_word` stands in for [trigger] and [name], as in captions; nothing is put in front. None leaves them as they are."""
 
     def one(index: int, sample: PreviewPrompt) -> GenerateImageConfig:
         own = {key: value for key, value in sample.model_dump().items() if value is not None}
         files: dict[str, Any] = {key: controls[own[key]] for key in CONTROLS if key in own}
         return GenerateImageConfig(
-            prompt=sample.prompt,
-            negative_prompt=own.get("neg", shared.neg),
+            prompt=with_trigger(sample.prompt, trigger_word),
+            negative_prompt=with_trigger(own.get("neg", shared.neg), trigger_word),
             width=own.get("width", shared.width),
             height=own.get("height", shared.height),
             seed=own.get("seed", (shared.seed + index * shared.walk_seed) % 2**32),
@@ -35,29 +63,39 @@ def configs(
             num_inference_steps=own.get("sample_steps", shared.sample_steps),
             num_frames=own.get("num_frames", shared.num_frames),
             fps=own.get("fps", shared.fps),
+            sampler=shared.sampler,
+            network_multiplier=own.get("network_multiplier", 1.0),
             **files,
         )
 
     return [one(index, sample) for index, sample in enumerate(samples)]
 
 
+def with_trigger(text: str, trigger_word: str | None) -> str:
+    for placeholder in PLACEHOLDERS if trigger_word is not None else ():
+        text = text.replace(placeholder, trigger_word or "")
+    return text
+
+
 def encode(model: BaseModel, wanted: Sequence[GenerateImageConfig], reporter: Reporter) -> Round:
-    """Embeds of every prompt and negative prompt, so that the text encoder is not needed again. A text encoder that sees the
-    control images gets them with both."""
+    """A Round with the embeds of every prompt and negative prompt, so that the text encoder is not needed again. A text encoder that
+    sees the control images gets them with both. Embeds wait on the CPU."""
     known: dict[Any, Embeds] = {}
+    by_picture = type(model).prepare_sample_prompt_context is not BaseModel.prepare_sample_prompt_context
 
     def embeds(text: str, config: GenerateImageConfig) -> Embeds:
         controls = tuple(config.control_images) if model.encode_control_in_text_embeddings else ()
-        if (text, controls) not in known:
+        key = text, controls, id(config) if by_picture else None
+        if key not in known:
             reporter.check()
-            known[text, controls] = model.encode_prompt(text, control_images=control_images(model, controls))
-        return known[text, controls]
+            known[key] = model.encode_prompt(text, control_images=control_images(model, controls)).detach().to("cpu")
+        return known[key]
 
     made = []
     for config in wanted:
         model.prepare_sample_prompt_context(config)
-        made.append((config, embeds(config.prompt, config), embeds(config.negative_prompt, config)))
-    return made
+        made.append((embeds(config.prompt, config), embeds(config.negative_prompt, config)))
+    return Round(list(wanted), made)
 
 
 def control_images(model: BaseModel, paths: Sequence[Path]) -> Any:
@@ -70,37 +108,65 @@ def control_images(model: BaseModel, paths: Sequence[Path]) -> Any:
 
 
 def render(
-    model: BaseModel, wanted: Round, reporter: Reporter, *, step: int, skip: Sequence[int] | set[int] = (), counts: bool = False
-) -> None:
-    """Make the pictures of this step, except those of the prompts in `skip`; each is told as soon as its file is complete.
-    With `counts`, every picture is a step of the job."""
+    model: BaseModel, wanted: Round, reporter: Reporter, *, step: int, skip: Sequence[int] | set[int] = ()
+) -> dict[int, str]:
+    """Make the pictures of this step, except those of the prompts in `skip`; each is told as soon as its file is complete, and a second
+    one of the same prompt and step is a further preview. The answer is why others could not be made, which has been logged."""
     todo = [index for index in range(len(wanted)) if index not in skip]
     if not todo:
-        return
+        return {}
     reporter.phase("sampling", 0, len(todo))
-    training = model.model.training
-    model.model.eval()
-    embeds = {id(config): (conditional, unconditional) for config, conditional, unconditional in wanted}
-    try:
-        made = model.generate_images([wanted[index][0] for index in todo], lambda config: embeds[id(config)])
-        for index, result in zip(todo, made, strict=True):
-            at = index + 1 if counts else step
-            reporter.preview(
-                _told(reporter.workdir / "samples", result, wanted[index][0], at, index), index + 1 if counts else None
-            )
-            reporter.check()
-    finally:
-        model.model.train(training)
+    if model.network is not None:
+        wanted.networks = [(model.network, 1.0)]
+
+    def tell(_: int, told: PreviewTold) -> None:
+        reporter.preview(told)
+
+    return attempts.make(
+        model,
+        wanted,
+        todo,
+        reporter,
+        write=lambda index, made: keep(reporter.workdir / "samples", made, record(wanted, index, step=step)),
+        tell=tell,
+        name=lambda index: f"the preview of {described(wanted, index)} at step {step}",
+    )
 
 
-def _told(folder: Path, made: Any, config: GenerateImageConfig, step: int, index: int) -> PreviewTold:
-    record = {
-        "step": step,
+def record(wanted: Round, index: int, **labels: Any) -> dict[str, Any]:
+    """What is told of a picture, but for what its medium adds: the settings that it was made with, and what the round shares."""
+    config = wanted.configs[index]
+    controls = {key: wanted.names.get(path, path.name) for key in CONTROLS if (path := getattr(config, key)) is not None}
+    return {
         "prompt_index": index,
         "prompt": config.prompt,
         "neg": config.negative_prompt,
         "seed": config.seed,
         "guidance_scale": config.guidance_scale,
         "sample_steps": config.num_inference_steps,
+        "network_multiplier": config.network_multiplier,
+        "controls": controls,
+        **wanted.about,
+        **labels,
     }
-    return write(folder / f"{step:09d}_{index:03d}", made, record)
+
+
+def described(wanted: Round, index: int) -> str:
+    prompt = wanted.configs[index].prompt
+    shown = prompt if len(prompt) <= MOST_LETTERS else prompt[: MOST_LETTERS - 1] + "…"
+    return f"prompt {index} ({shown!r})"
+
+
+def keep(folder: Path, made: Made, record: dict[str, Any]) -> PreviewTold:
+    """Write the files of a preview, all or none. A preview never changes, so one that is made again gets another name."""
+    first = stem = folder / f"{record['step']:09d}_{record['prompt_index']:03d}"
+    count = 1
+    while any(stem.with_name(stem.name + ending).exists() for ending in ENDINGS):
+        count += 1
+        stem = first.with_name(f"{first.name}_{count}")
+    try:
+        return write(stem, made, record)
+    except BaseException:
+        for path in folder.glob(f"{stem.name}.*"):
+            path.unlink()
+        raise

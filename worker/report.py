@@ -3,11 +3,12 @@
 This one speaks to the terminal and keeps its files in a folder; `worker.report_store` has the one that speaks to the database.
 """
 
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,16 +22,21 @@ FLUSH_SECONDS = 0.5
 SPEED_STEPS = 50  # the speed shown is the mean over this many steps
 
 Phase = Literal["loading", "caching", "training", "sampling", "saving"]
-Wish = Literal["cancel", "requeue", "lost"]
+Wish = Literal["cancel", "pause", "requeue", "lost"]
+Ask = Literal["sample", "checkpoint"]
 
 
 class Stop(BaseException):
-    """The run is to end now: canceled, to be queued again, or its lease is lost. Not an Exception, so that no `except Exception`
-    in a model's code swallows it."""
+    """The run is to end now: canceled, paused, to be queued again, or its lease is lost. Not an Exception, so that no
+    `except Exception` in a model's code swallows it."""
 
     def __init__(self, wish: Wish) -> None:
         super().__init__(wish)
         self.wish = wish
+
+
+class Asked(BaseException):
+    """Inside `Reporter.heeding`: someone asked for this now, and what is being done goes on afterwards."""
 
 
 class NonFiniteLoss(UserError):
@@ -48,13 +54,14 @@ class NonFiniteLoss(UserError):
 
 @dataclass(frozen=True)
 class StepTold:
-    """One optimizer step; `loss` and `grad_norm` stay on the device until they are read."""
+    """One optimizer step; losses and `grad_norm` stay on the device until they are read. `parts` are what the loss is made of."""
 
     step: int
     loss: torch.Tensor
     grad_norm: torch.Tensor
     lr: float
     seconds: float
+    parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def read(self) -> dict[str, Any]:
         return {
@@ -63,6 +70,7 @@ class StepTold:
             "lr": self.lr,
             "grad_norm": float(self.grad_norm),
             "step_seconds": self.seconds,
+            **{name: float(part) for name, part in self.parts.items()},
         }
 
 
@@ -86,11 +94,44 @@ class Reporter:
         self._pending: list[StepTold] = []
         self._recent: list[float] = []
         self._flushed_at = time.monotonic()
+        self._wish: Wish | None = None
+        self._heeded: Ask | None = None
+        # Both only grow, so a number that comes late asks for nothing that has been answered.
+        self._presses: dict[Ask, int] = {"sample": 0, "checkpoint": 0}
+        self._answered: dict[Ask, int] = {"sample": 0, "checkpoint": 0}
 
     # -- what loops call ----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises Stop when someone wishes it. Called before every unit of work."""
+        """Raises Stop when someone wishes it, and Asked for what is heeded. Called before every unit of work."""
+        if self._wish:
+            raise Stop(self._wish)
+        if self._heeded and self.asked(self._heeded):
+            raise Asked(self._heeded)
+
+    def wished(self) -> Wish | None:
+        """What someone wishes of the run by now."""
+        return self._wish
+
+    @contextlib.contextmanager
+    def heeding(self, what: Ask) -> Iterator[None]:
+        """Inside, `check` also raises Asked when someone asks for this: a long round of work is left for it."""
+        self._heeded = what
+        try:
+            yield
+        finally:
+            self._heeded = None
+
+    def asked(self, what: Ask) -> bool:
+        """Whether someone wants this now, and has not got it yet."""
+        return self._presses[what] > self._answered[what]
+
+    def answered(self, what: Ask) -> None:
+        """It is done with the weights as they are: that answers every press so far. One that comes later is another."""
+        if self.asked(what):
+            presses = self._presses[what]
+            self._tell_answered(what, presses)
+            self._answered[what] = presses
 
     def phase(self, phase: Phase, done: int | None = None, total: int | None = None) -> None:
         """What is being done, and how far."""
@@ -120,6 +161,10 @@ class Reporter:
             if not (math.isfinite(each["loss"]) and math.isfinite(each["grad_norm"])):
                 raise NonFiniteLoss(each["step"], each["loss"], each["grad_norm"])
 
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Further numbers of a step that is done, by the name of their series."""
+        log.info("step %d  %s", step, "  ".join(f"{name} {value:.4f}" for name, value in values.items()))
+
     def preview(self, told: PreviewTold, done: int | None = None) -> None:
         """A preview's files are complete. `done` is set by sampling jobs: how many of their pictures there are now."""
         log.info("preview %s", told.picture)
@@ -127,29 +172,42 @@ class Reporter:
     def config(self, path: Path) -> None:
         """The job as it runs, with all defaults, as a file."""
 
-    def saved(self, bundle: Path, step: int, weights: Path | None) -> None:
-        """A bundle is complete; everything up to `step` can go on from it."""
+    def saved(self, bundle: Path, step: int, weights: Sequence[Path]) -> None:
+        """A bundle is complete; everything up to `step` can go on from it. With weights it answers who asked for a checkpoint."""
         self.flush()
-        log.info("saved %s", weights or bundle)
+        if weights:
+            self.answered("checkpoint")
+        log.info("saved %s", ", ".join(map(str, weights)) or bundle)
 
     # -- what loops ask -----------------------------------------------------------------------------------------------------
 
     def bundles(self) -> list[Path]:
         """The bundles that count, oldest first."""
-        return sorted(
-            (path.parent for path in self.workdir.glob("bundles/*/bundle.json")), key=lambda path: path.stat().st_mtime_ns
-        )
+        whole = [path.parent for path in self.workdir.glob("bundles/[!.]*/bundle.json")]
+        return sorted(whole, key=lambda path: path.stat().st_mtime_ns)
 
-    def forget(self, bundles: Sequence[Path]) -> None:
-        """These bundles are about to be deleted."""
+    def pinned(self) -> Collection[Path]:
+        """The bundles that people want to keep."""
+        return ()
+
+    def forget(self, bundles: Sequence[Path]) -> Sequence[Path]:
+        """These bundles may be deleted; the answer is those that nobody pinned meanwhile."""
+        return bundles
 
     def previews_at(self, step: int) -> set[int]:
         """The prompts that already have a preview of this step."""
         return set()
 
-    def done(self) -> int:
-        """How many pictures of a sampling job there are already."""
+    def made(self) -> list[dict[str, Any]]:
+        """The records of a sampling job's pictures that there are already."""
+        return []
+
+    def told_step(self) -> int:
+        """The last step that an earlier run of this job told of; a death may have come before it was saved."""
         return 0
+
+    def _tell_answered(self, what: Ask, presses: int) -> None:
+        pass
 
     def _tell_steps(self, told: list[dict[str, Any]], speed: float) -> None:
         last = told[-1]

@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from server.store import broker, jobs
 from server.store.events import LeaseLost
 from server.store.files import attempt_folder, job_folder
 from server.store.tables import File, Job, Status
-from worker.report import Phase, PreviewTold, Reporter, Stop, Wish
+from worker.report import Ask, Phase, PreviewTold, Reporter, Stop, Wish
 
 BEAT_SECONDS = 1.0
 LOST_SECONDS = 30.0  # a run that does not stop this long after it lost its lease is killed: another one may be running
@@ -26,7 +26,8 @@ class StoreReporter(Reporter):
     def __init__(self, job: Job) -> None:
         super().__init__(attempt_folder(job.id, job.attempt), job.total_steps)
         self.job = job
-        self._wish: Wish | None = None
+        self._presses = {"sample": job.sample_asked, "checkpoint": job.checkpoint_asked}
+        self._answered = {"sample": job.sample_answered, "checkpoint": job.checkpoint_answered}
         self._ended = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -37,10 +38,6 @@ class StoreReporter(Reporter):
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._heart.join()
-
-    def check(self) -> None:
-        if self._wish:
-            raise Stop(self._wish)
 
     def phase(self, phase: Phase, done: int | None = None, total: int | None = None) -> None:
         columns: dict[str, Any] = {"phase": phase}
@@ -78,34 +75,60 @@ class StoreReporter(Reporter):
     def config(self, path: Path) -> None:
         self._tell(files=[self._file("config", path.name, path, 0)])
 
-    def saved(self, bundle: Path, step: int, weights: Path | None) -> None:
+    def saved(self, bundle: Path, step: int, weights: Sequence[Path]) -> None:
         self.flush()
-        size = sum(path.stat().st_size for path in bundle.iterdir())
+        size = sum(path.stat().st_size for path in bundle.rglob("*"))
         files = [File(**self._place(bundle), kind="bundle", name=bundle.name, size=size, step=step)]
         events: list[tuple[str, dict[str, Any]]] = []
-        if weights is not None:
-            row = self._file("weights", weights.name, weights, step, info={"bundle": bundle.name})
+        for path in weights:
+            row = self._file("weights", path.name, path, step, info={"bundle": bundle.name})
             files.append(row)
-            events = [("checkpoint", {"step": step, "path": row.name, "size": row.size})]
+            events.append(("checkpoint", {"step": step, "path": row.name, "size": row.size}))
         self._tell(*events, files=files, step=step)
+        if weights:
+            self.answered("checkpoint")
+
+    def wished(self) -> Wish | None:
+        """Asked of the database itself: a heartbeat may be a second old."""
+        try:
+            return jobs.beat(self.job.id, self.job.attempt).wish or self._wish  # type: ignore[return-value]
+        except LeaseLost:
+            return "lost"
 
     def bundles(self) -> list[Path]:
         return [job_folder(row.job_id) / row.path for row in jobs.job_files(self.job.id, "bundle")]
 
-    def forget(self, bundles: Sequence[Path]) -> None:
-        gone = [str(path.relative_to(job_folder(self.job.id))) for path in bundles]
-        rows = jobs.job_files(self.job.id, "bundle", "weights")
-        ids = [
-            row.id
-            for row in rows
-            if row.id is not None and any(row.path == path or row.path.startswith(path + "/") for path in gone)
-        ]
-        jobs.forget_files(self.job.id, self.job.attempt, ids)
+    def pinned(self) -> set[Path]:
+        return {job_folder(row.job_id) / row.path for row in jobs.job_files(self.job.id, "bundle") if row.pinned}
+
+    def forget(self, bundles: Sequence[Path]) -> list[Path]:
+        if not bundles:
+            return []
+        named = {str(path.relative_to(job_folder(self.job.id))): path for path in bundles}
+        owner = {row.id or 0: self._bundle_of(row, named) for row in jobs.job_files(self.job.id, "bundle", "weights")}
+        doomed = [number for number, bundle in owner.items() if bundle is not None]
+        try:
+            dropped = jobs.forget_files(self.job.id, self.job.attempt, doomed)
+        except LeaseLost:
+            raise Stop("lost") from None
+        staying = {owner[number] for number in doomed if number not in dropped}
+        return [path for name, path in named.items() if name not in staying]
+
+    @staticmethod
+    def _bundle_of(row: File, bundles: Container[str]) -> str | None:
+        """Which of these bundles the row is, or lies in."""
+        return next((path for path in (row.path, row.path.rpartition("/")[0]) if path in bundles), None)
 
     def previews_at(self, step: int) -> set[int]:
         return {row.info["prompt_index"] for row in jobs.job_files(self.job.id, "sample") if row.step == step}
 
-    def done(self) -> int:
+    def made(self) -> list[dict[str, Any]]:
+        return [row.info for row in jobs.job_files(self.job.id, "sample")]
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        self._tell(("metrics", {"step": step, **values}))
+
+    def told_step(self) -> int:
         return self.job.step
 
     def _tell_steps(self, told: list[dict[str, Any]], speed: float) -> None:
@@ -121,6 +144,10 @@ class StoreReporter(Reporter):
         loss = last["loss"] if abs(last["loss"]) < float("inf") else None
         events = [*(("metrics", each) for each in told), ("progress", progress)]
         self._tell(*events, step=last["step"], loss=loss, steps_per_second=speed)
+
+    def _tell_answered(self, what: Ask, presses: int) -> None:
+        columns: dict[str, Any] = {f"{what}_answered": presses}
+        self._tell(**columns)
 
     def _tell(self, *events: tuple[str, dict[str, Any]], files: Sequence[File] = (), **columns: Any) -> None:
         try:
@@ -138,7 +165,9 @@ class StoreReporter(Reporter):
         lost_at: float | None = None
         while not self._ended.wait(BEAT_SECONDS):
             try:
-                self._wish = jobs.beat(self.job.id, self.job.attempt) or self._wish  # type: ignore[assignment]
+                wishes = jobs.beat(self.job.id, self.job.attempt)
+                self._wish = wishes.wish or self._wish  # type: ignore[assignment]
+                self._presses = wishes.asked  # type: ignore[assignment]
             except LeaseLost:
                 self._wish = "lost"
                 lost_at = lost_at or time.monotonic()

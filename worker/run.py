@@ -3,64 +3,24 @@
 `python -m worker.run job.json [FOLDER]` runs a job file with no server; its files go to FOLDER (default: ./run).
 """
 
-import importlib
 import json
 import logging
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from models import catalog, datasets, toolkit
-from models.base import BaseModel
-from models.errors import SpecError, UserError
+from models import budget, catalog, memory, toolkit
+from models.data.datasets import Survey
+from models.errors import UserError
 from models.spec import JobSpec, SampleSpec, TrainSpec
 from models.weights import replacing
+from worker import plan
+from worker.data.survey import survey
+from worker.load import Places, Slot
 from worker.report import Reporter
-from worker.sample import sample
-from worker.seeds import seed_for
+from worker.sample import num_pictures, sample
 from worker.train import train
-
-
-@dataclass(frozen=True)
-class Places:
-    """The paths that a job names, found and allowed. What is not a file (`random`, a hub's name) stays as it was."""
-
-    model: Path | str
-    text_encoder: Path | str | None = None
-    vae: Path | str | None = None
-    training_adapter: Path | str | None = None
-    datasets: list[Path] = field(default_factory=list)
-    adapters: list[Path] = field(default_factory=list)
-    controls: dict[str, Path] = field(default_factory=dict)
-
-
-class Slot:
-    """Keeps the last model loaded, for the next job that wants the same. A model whose own weights were trained is not kept."""
-
-    def __init__(self) -> None:
-        self._key: str | None = None
-        self._model: BaseModel | None = None
-
-    def take(self, spec: JobSpec, places: Places, device: str) -> BaseModel:
-        """The model for this job, loaded now or kept from before."""
-        seed = seed_for(spec.train.seed, "weights") if isinstance(spec, TrainSpec) else 0
-        files = [_stamp(place) for place in (places.model, places.text_encoder, places.vae, places.training_adapter)]
-        code = catalog.extensions()[spec.model.arch].digest if spec.model.arch in catalog.extensions() else None
-        key = json.dumps([spec.model.model_dump(mode="json"), code, files, device, seed if places.model == "random" else None])
-        model = self._model if self._key == key else None
-        self._key = self._model = None
-        if model is None:
-            torch.manual_seed(seed)
-            model = load_model(spec, places, device)
-        if isinstance(spec, SampleSpec) or spec.network is not None:  # type: ignore[attr-defined]
-            self._key, self._model = key, model
-        return model
-
-    def clear(self) -> None:
-        self._key = self._model = None
 
 
 def run(spec: JobSpec, places: Places, reporter: Reporter, device: str, slot: Slot | None = None) -> None:
@@ -71,67 +31,31 @@ def run(spec: JobSpec, places: Places, reporter: Reporter, device: str, slot: Sl
     with replacing(config) as part:
         part.write_text(json.dumps(spec.model_dump(mode="json"), indent=2))
     reporter.config(config)
-    surveys = survey(spec, places, reporter) if isinstance(spec, TrainSpec) else []
+    surveys = survey(spec, places.datasets, places.cache, reporter) if isinstance(spec, TrainSpec) else []
     reporter.check()
     reporter.phase("loading")
+    plan.check(spec, places, device, surveys)
+    with memory.explaining(budget.general_advice(spec)):
+        _work(spec, places, surveys, reporter, device, slot)
+
+
+def _work(spec: JobSpec, places: Places, surveys: list[Survey], reporter: Reporter, device: str, slot: Slot) -> None:
     model = slot.take(spec, places, device)
-    networks: list[Any] = []
     try:
         reporter.check()
         if isinstance(spec, TrainSpec):
-            train(model, spec, surveys, places.controls, reporter)
+            train(model, spec, surveys, places.controls, reporter, places.network_start)
         elif isinstance(spec, SampleSpec):
-            networks = sample(model, spec, places.adapters, places.controls, reporter)
+            sample(model, spec, places.adapters, places.checkpoints, places.controls, reporter)
+        if model.absent:  # the next job needs what this one let go
+            slot.clear()
     except BaseException:
         slot.clear()
         raise
     finally:
-        for network in [*networks, model.network]:
-            if network is not None:
-                network.detach()
+        if model.network is not None:
+            model.network.detach()
         model.network = None
-
-
-def survey(spec: TrainSpec, places: Places, reporter: Reporter) -> list[datasets.Survey]:
-    """Decode every picture once, before anything expensive happens. Raises SpecError naming those that cannot be read."""
-    surveys = []
-    for index, (dataset, folder) in enumerate(zip(spec.datasets, places.datasets, strict=True)):
-        reporter.check()
-        found = datasets.survey(dataset, folder)
-        errors, warnings = datasets.problems(found, dataset, f"/datasets/{index}")
-        if errors:
-            raise SpecError(errors)
-        for warning in warnings:
-            reporter.log(warning.message, "WARNING")
-        surveys.append(found)
-    return surveys
-
-
-def load_model(spec: JobSpec, places: Places, device: str) -> BaseModel:
-    """The arch's model, built from the class that its card names."""
-    module, _, name = catalog.arch(spec.model.arch).code.partition(":")
-    cls: type[BaseModel] = getattr(importlib.import_module(module), name)
-    found = {
-        "name_or_path": places.model,
-        "te_name_or_path": places.text_encoder,
-        "vae_path": places.vae,
-        "assistant_lora_path": places.training_adapter,
-    }
-    config = spec.model.model_copy(update={key: place and str(place) for key, place in found.items()})
-    model = cls(device, cls.configure(config), dtype=spec.model.dtype, noise_scheduler=cls.get_train_scheduler())
-    model.load_model()
-    backend = getattr(spec.model.model_kwargs, "attention_backend", None) or spec.model.attention_backend
-    if backend != "native":
-        model.set_attention_backend(backend)
-    return model
-
-
-def _stamp(place: Path | str | None) -> list[Any]:
-    """What tells one state of a file from another."""
-    if not isinstance(place, Path) or not place.exists():
-        return [str(place)]
-    about = place.stat()
-    return [str(place), about.st_ino, about.st_size, about.st_mtime_ns]
 
 
 def main(job_file: str, folder: str = "run") -> int:
@@ -146,7 +70,7 @@ def main(job_file: str, folder: str = "run") -> int:
         toolkit.install()
         extensions.load_from_folders(str(raw.get("model", {}).get("arch", "")))
         spec = catalog.parse_job(raw)
-        total = spec.train.steps if isinstance(spec, TrainSpec) else len(spec.samples)  # type: ignore[attr-defined]
+        total = spec.train.steps if isinstance(spec, TrainSpec) else num_pictures(spec)  # type: ignore[arg-type]
         device = "cuda" if torch.cuda.is_available() else "cpu"
         where = Path(folder).resolve()
         earlier = where / "job.json"

@@ -1,27 +1,164 @@
-"""Sampling jobs: a model, adapters on it, pictures out. A picture is a step, so an interrupted job goes on where it was."""
+"""Sampling jobs: a model, adapters on it, pictures out. A picture is a step, so an interrupted job goes on where it was.
 
-from collections.abc import Mapping
+With a matrix every prompt is made for each checkpoint at each weight. A picture's number, its cell, counts prompts fastest, then
+weights, then checkpoints: each checkpoint is read once, and the model itself never again.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from models.adapters.lora import LoraNetwork, network_from_state
+from models import memory
+from models.adapters.attach import AdapterNetwork
+from models.adapters.files import put_on
 from models.base import BaseModel
-from models.spec import SampleSpec
-from models.weights import load_tensors
-from worker import preview
-from worker.report import Reporter
+from models.errors import UserError
+from models.spec import AdapterRef, SampleSpec
+from worker import attempts, preview
+from worker.attempts import Fault, Round
+from worker.report import PreviewTold, Reporter
+
+MOST_LISTED = 5  # failed pictures in an error
+
+
+@dataclass(frozen=True)
+class Row:
+    """The cells of one checkpoint at one weight: a picture for each prompt, the first being number `first`. A job without a matrix is
+    one row without a checkpoint."""
+
+    first: int
+    checkpoint: str | None = None
+    weight: float = 1.0
+
+    def labels(self, index: int) -> dict[str, Any]:
+        cell = self.first + index
+        matrix = {} if self.checkpoint is None else {"checkpoint": self.checkpoint, "weight": self.weight}
+        return {"step": cell + 1, "cell": cell, "prompt_index": index, **matrix}
+
+
+def place(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells a picture from the job's others, also when the matrix has grown since and cells have other numbers."""
+    return record.get("checkpoint"), record.get("weight"), record["prompt_index"]
 
 
 def sample(
-    model: BaseModel, spec: SampleSpec, adapters: list[Path], controls: Mapping[str, Path], reporter: Reporter
-) -> list[LoraNetwork]:
-    """Make the pictures that are not made yet; the answer is the adapters put on the model. Raises UserError for an adapter that
-    does not fit."""
-    networks = []
-    for path, reference in zip(adapters, spec.adapters, strict=True):
-        state = model.convert_lora_weights_before_load(load_tensors(path))
-        network = network_from_state(model.get_model_to_train(), state)
-        network.multiplier = reference.weight
-        networks.append(network)
-    wanted = preview.encode(model, preview.configs(spec.sample, spec.samples, controls), reporter)
-    preview.render(model, wanted, reporter, step=0, skip=set(range(reporter.done())), counts=True)
-    return networks
+    model: BaseModel,
+    spec: SampleSpec,
+    adapters: Sequence[Path],
+    checkpoints: Sequence[Callable[[], Path]],
+    controls: Mapping[str, Path],
+    reporter: Reporter,
+) -> None:
+    """Make the pictures that are not made yet; afterwards the model is as it was. Raises UserError for an adapter that does not fit, and
+    at the end if pictures could not be made: the others are kept."""
+    known = {place(record) for record in reporter.made()}
+    done = {
+        row.first + index
+        for _, rows in blocks(spec, checkpoints)
+        for row in rows
+        for index in range(len(spec.samples))
+        if place(row.labels(index)) in known
+    }
+    failed: dict[int, str] = {}
+    with ExitStack() as attached:
+        always = [
+            (attached.enter_context(adapter(model, path)), reference.weight)
+            for path, reference in zip(adapters, spec.adapters, strict=True)
+        ]
+        memory.encoding(model)
+        wanted = preview.encode(model, preview.configs(spec.sample, spec.samples, controls), reporter)
+        memory.denoising(model)
+        wanted = replace(wanted, **preview.shared(spec, spec.sample, controls))
+        for find, rows in blocks(spec, checkpoints):
+            cells = {row.first + index for row in rows for index in range(len(wanted))}
+            if cells <= done:
+                continue
+            with ExitStack() as for_now:
+                own: Any = [] if find is None else attempts.attempt(lambda: for_now.enter_context(adapter(model, find())))  # noqa: B023
+                if isinstance(own, Fault):
+                    reporter.log(
+                        f"checkpoint {rows[0].checkpoint} cannot be used: {own.text.rstrip('.')}. The job goes on without it.",
+                        "ERROR",
+                    )
+                    failed |= dict.fromkeys(cells - done, own.text)
+                    continue
+                for row in rows:
+                    wanted.networks = [*always, *([] if isinstance(own, list) else [(own, row.weight)])]
+                    failed |= _make_row(model, spec, wanted, row, done, reporter)
+    if failed:
+        listed = [f"number {cell + 1}: {failed[cell]}" for cell in sorted(failed)[:MOST_LISTED]]
+        more = [f"and {len(failed) - MOST_LISTED} more"] if len(failed) > MOST_LISTED else []
+        raise UserError(
+            f"{len(failed)} of {num_pictures(spec)} pictures could not be made: {'; '.join(listed + more)}",
+            code="pictures_failed",
+            hint="The other pictures are kept; resume tries these again.",
+        )
+
+
+def num_pictures(spec: SampleSpec) -> int:
+    """Of every prompt one, or one for each checkpoint at each weight."""
+    return len(spec.samples) * (len(spec.matrix.checkpoints) * len(spec.matrix.weights) if spec.matrix else 1)
+
+
+def blocks(spec: SampleSpec, checkpoints: Sequence[Callable[[], Path]]) -> Iterator[tuple[Callable[[], Path] | None, list[Row]]]:
+    """What finds each checkpoint's file, with its rows, a row for each weight."""
+    if spec.matrix is None:
+        yield None, [Row(0)]
+        return
+    count = 0
+    for given, find in zip(spec.matrix.checkpoints, checkpoints, strict=True):
+        rows = []
+        for weight in spec.matrix.weights:
+            rows.append(Row(count, given, weight))
+            count += len(spec.samples)
+        yield find, rows
+
+
+@contextmanager
+def adapter(model: BaseModel, path: Path) -> Iterator[AdapterNetwork]:
+    """Inside, the adapter in this file acts on the model. Raises UserError if it does not fit."""
+    network = put_on(model, path)
+    try:
+        yield network
+    finally:
+        network.detach()
+
+
+def recipe(spec: SampleSpec, row: Row, index: int, seed: int) -> dict[str, Any]:
+    """A sampling job that makes just this picture, as JSON."""
+    of_matrix = [] if row.checkpoint is None else [AdapterRef(path=row.checkpoint, weight=row.weight)]
+    prompt = spec.samples[index].model_dump(mode="json", exclude_none=True)
+    return {
+        "kind": "sample",
+        "name": spec.name,
+        "model": spec.model.model_dump(mode="json"),
+        "adapters": [each.model_dump(mode="json") for each in (*spec.adapters, *of_matrix)],
+        "sample": spec.sample.model_dump(mode="json"),
+        "samples": [{**prompt, "seed": seed}],
+    }
+
+
+def _make_row(model: BaseModel, spec: SampleSpec, wanted: Round, row: Row, done: set[int], reporter: Reporter) -> dict[int, str]:
+    """Make the row's pictures that are not in `done`, which grows by them; the answer is why others could not be made, by cell."""
+    todo = [index for index in range(len(wanted)) if row.first + index not in done]
+    reporter.phase("sampling", len(done), num_pictures(spec))
+
+    def record(index: int) -> dict[str, Any]:
+        again = recipe(spec, row, index, wanted.configs[index].seed)
+        return preview.record(wanted, index, **row.labels(index), adapters=again["adapters"], recipe=again)
+
+    def put(index: int, made: Any) -> PreviewTold:
+        return preview.keep(reporter.workdir / "samples", made, record(index))
+
+    def tell(index: int, told: PreviewTold) -> None:
+        done.add(row.first + index)
+        reporter.preview(told, len(done))
+
+    def name(index: int) -> str:
+        at = "" if row.checkpoint is None else f" with {row.checkpoint} at weight {row.weight:g}"
+        return f"picture {row.first + index + 1}, {preview.described(wanted, index)}{at},"
+
+    made = attempts.make(model, wanted, todo, reporter, write=put, tell=tell, name=name)
+    return {row.first + index: why for index, why in made.items()}

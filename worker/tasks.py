@@ -9,21 +9,27 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
+from sqlalchemy.exc import OperationalError
+
 from models import catalog
-from models.errors import SpecError, UserError
-from server.store import broker, jobs
+from models.errors import DISK_FULL, SpecError, UserError
+from server.store import broker, jobs, verbs
 from server.store.engine import forget
 from server.store.events import LeaseLost
 from server.store.settings import settings
-from server.store.tables import Job, Status
+from server.store.tables import Event, Job, Status
 from worker import extensions
 
 log = logging.getLogger(__name__)
 
 TRACEBACK_CHARACTERS = 8000
+LAST_WORD_TRIES, LAST_WORD_SECONDS = 20, 1.0
+ENDS = {"cancel": Status.CANCELED, "pause": Status.PAUSED, "requeue": Status.QUEUED, "lost": None}
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -63,6 +69,9 @@ def run_next() -> None:
         if extensions.stale():  # edited code needs a fresh child; the supervisor rings again for it
             child.ending = True
             return
+        if not jobs.any_queued(extensions.archs()):
+            return
+        make_ready()
         job = jobs.claim_next(child.worker, extensions.archs())
         if job is not None:
             log.info("job %s: attempt %s begins", job.id, job.attempt)
@@ -72,41 +81,61 @@ def run_next() -> None:
         child.ends_work()
 
 
+def make_ready() -> None:
+    """Import what a job needs. Before the claim: that takes seconds, and the heart that keeps a lease beats only afterwards."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # libraries draw progress bars into the log otherwise
+    os.environ.setdefault("HF_HUB_OFFLINE", str(int(settings().offline)))
+    import torch
+
+    from worker.load import Slot
+
+    torch.set_num_threads(settings().cpu_threads)
+    child.slot = child.slot or Slot()
+
+
 def work(job: Job) -> None:
-    """Run a claimed job and say how it ended. A lost lease says nothing: the job is another's."""
+    """Run a claimed job and say how it ended. A lost lease says nothing: the job is another's. After a pause the child ends: a process
+    that is gone holds no memory."""
     from worker.report import Stop
 
     status, error = Status.SUCCEEDED, None
     try:
         _run(job)
     except Stop as stop:
-        status = {"cancel": Status.CANCELED, "requeue": Status.QUEUED, "lost": None}[stop.wish]  # type: ignore[assignment]
+        status = ENDS[stop.wish]  # type: ignore[assignment]
+        child.ending = child.ending or stop.wish == "pause"
     except SpecError as refused:
         status, error = Status.FAILED, _error(refused.code, "; ".join(p.message for p in refused.problems), refused.hint)
     except UserError as refused:
         status, error = Status.FAILED, _error(refused.code, refused.message, refused.hint)
     except Exception as bug:
-        status, error = Status.FAILED, _unexpected(bug)
+        status, error = Status.FAILED, _unexpected(bug, job)
         log.exception("job %s failed", job.id)
     if status is None:
         return
     try:
-        broker.publish(jobs.finish(job.id, job.attempt, status, error))
+        broker.publish(_finish(job, status, error))
     except LeaseLost:
         log.warning("job %s ended as %s here, but it is another attempt's by now", job.id, status)
 
 
-def _run(job: Job) -> None:
-    os.environ.setdefault("TQDM_DISABLE", "1")  # libraries draw progress bars into the log otherwise
-    os.environ.setdefault("HF_HUB_OFFLINE", str(int(settings().offline)))
-    import torch
+def _finish(job: Job, status: Status, error: dict[str, Any] | None) -> Sequence[Event]:
+    """The last word on a run, said again for a while if the database cannot take it: what filled the disk may just be gone."""
+    for _ in range(LAST_WORD_TRIES):
+        try:
+            return jobs.finish(job.id, job.attempt, status, error)
+        except OperationalError as refused:
+            log.error("job %s ended as %s, but the database does not take it: %s", job.id, status, refused.orig)
+            time.sleep(LAST_WORD_SECONDS)
+    return jobs.finish(job.id, job.attempt, status, error)
 
+
+def _run(job: Job) -> None:
+    make_ready()
     from worker.places import find_places
     from worker.report_store import StoreReporter
-    from worker.run import Slot, run
+    from worker.run import run
 
-    torch.set_num_threads(settings().cpu_threads)
-    child.slot = child.slot or Slot()
     with StoreReporter(job) as reporter, extensions.names():
         if found := extensions.load(job.arch):
             reporter.code(found.source, found.digest)
@@ -114,15 +143,29 @@ def _run(job: Job) -> None:
         run(spec, find_places(spec), reporter, child.device, child.slot)
 
 
-def _unexpected(bug: Exception) -> dict[str, Any]:
+def _unexpected(bug: Exception, job: Job) -> dict[str, Any]:
     text = "".join(traceback.format_exception(bug))[-TRACEBACK_CHARACTERS:]
-    if isinstance(bug, OSError) and bug.errno in (28, 27):  # ENOSPC, EFBIG
+    if full := disk_is_full(bug):
+        step = verbs.goes_on_from(job)
+        kept = f"the last good save is of step {step}" if step else "nothing was saved yet"
+        file = getattr(full, "filename", None) or "a file"
         return _error(
             "no_space",
-            f"no space left to write {bug.filename or 'a file'}",
+            f"no space left to write {file}; {kept if job.kind == 'train' else f'there are {step} pictures'}",
             "Free some space and resume: earlier saves are intact.",
         )
     return {**_error("unexpected", f"{type(bug).__name__}: {bug}", "The traceback says where."), "traceback": text}
+
+
+def disk_is_full(bug: BaseException | None) -> BaseException | None:
+    """The error in this one's chain of causes that says so, from the system or from the database."""
+    while bug is not None:
+        if isinstance(bug, OSError) and bug.errno in DISK_FULL:
+            return bug
+        if isinstance(bug, OperationalError) and "disk is full" in str(bug.orig):
+            return bug
+        bug = bug.__cause__ or bug.__context__
+    return None
 
 
 def _error(code: str, message: str, hint: str | None = None) -> dict[str, Any]:

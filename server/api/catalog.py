@@ -9,10 +9,11 @@ from models.arch import Arch
 from models.extensions import Extension
 from models.spec import KINDS
 from server.api.extensions import refresh
+from server.api.http import Route
 from server.api.shapes import ArchDetail, ArchList, ArchView
 from server.store import workers
 
-router = APIRouter(prefix="/v1", tags=["catalogue"], dependencies=[Depends(refresh)])
+router = APIRouter(prefix="/v1", tags=["catalogue"], dependencies=[Depends(refresh)], route_class=Route)
 
 
 @router.get("/archs", response_model=ArchList)

@@ -11,13 +11,14 @@ from fastapi.responses import PlainTextResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from server.api.deps import ALL, LARGEST, WakesDep
+from server.api.http import Route
 from server.api.shapes import EventPage, Metrics, event_view
 from server.store import events, jobs
 from server.store.engine import reading
 from server.store.jobs import NotFound
 from server.store.tables import ENDED, Event
 
-router = APIRouter(prefix="/v1", tags=["events"])
+router = APIRouter(prefix="/v1", tags=["events"], route_class=Route)
 
 PING_SECONDS = 15
 PAGE = 500
@@ -29,12 +30,15 @@ SSE: dict[int | str, dict[str, Any]] = {
 
 @router.get("/events", responses=SSE, response_class=EventSourceResponse)
 async def all_events(
+    request: Request,
     wakes: WakesDep,
     last_event_id: Annotated[int | None, Header(ge=0, le=LARGEST)] = None,
     after: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
 ) -> Response:
     """Status, phase, progress and previews of every job, for lists. `id` is a server-wide number; starts at now unless
     Last-Event-ID (or `after`) says where to go on."""
+    if request.method == "HEAD":
+        return Response(media_type="text/event-stream")
     place = last_event_id if last_event_id is not None else after
     start = place if place is not None else await asyncio.to_thread(_newest)
 
@@ -69,6 +73,8 @@ async def job_events(
     await asyncio.to_thread(jobs.get, job_id)
     start = last_event_id if last_event_id is not None else after
     if "text/event-stream" in request.headers.get("accept", ""):
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         return EventSourceResponse(_job_stream(job_id, wakes, start), ping=PING_SECONDS)
     deadline = time.monotonic() + wait
     with wakes.listen(job_id) as waiter:

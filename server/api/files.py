@@ -8,13 +8,14 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from server.api.deps import LARGEST, WakesDep
+from server.api.http import Route
 from server.api.shapes import FileList, SamplePage, file_view, sample_view
 from server.store import jobs
 from server.store.files import job_folder
 from server.store.jobs import NotFound
 from server.store.tables import ENDED, File, Job
 
-router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["files"])
+router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["files"], route_class=Route)
 
 LISTED = ("weights", "sample", "animation", "config")
 MEDIA_TYPES = {"png": "image/png", "webp": "image/webp", "mp4": "video/mp4", "wav": "audio/wav"}

@@ -2,20 +2,22 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Response
+from fastapi.responses import JSONResponse
 from pydantic import StringConstraints
 
 from models import catalog
 from models.errors import Problem, SpecError
 from server.api.deps import LARGEST, StrictJson, announce
 from server.api.extensions import refresh
+from server.api.http import Route
 from server.api.plan import make_plan
-from server.api.shapes import CancelMany, JobChange, JobList, JobView, Plan, ProblemBody, job_view
-from server.store import jobs
-from server.store.jobs import Conflict
+from server.api.resume import edit
+from server.api.shapes import CancelMany, FileList, JobChange, JobList, JobView, PinChange, Plan, ProblemBody, file_view, job_view
+from server.store import jobs, verbs
 from server.store.tables import Status
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 
 SPEC_BODY = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Job-Spec"}}}}
@@ -47,7 +49,7 @@ def validate(body: StrictJson) -> Plan:
     """What this job would do, before any GPU time; nothing is stored. 422 only when the body is no job at all."""
     if not isinstance(body, dict) or not isinstance(body.get("kind"), str):
         raise SpecError([Problem("" if not isinstance(body, dict) else "/kind", "a job is a JSON object with a kind")])
-    return make_plan(body)
+    return make_plan(body, ask_workers=True)
 
 
 @router.get("", response_model=JobList)
@@ -69,7 +71,7 @@ def cancel_queued(body: CancelMany) -> JobList:
     """Clear the queue (`{"status": "queued"}`); running jobs are not touched."""
     if body.status != Status.QUEUED:
         raise SpecError([Problem("/status", f"only 'queued' jobs are canceled together, not '{body.status}'", "queued")])
-    told = jobs.cancel_queued()
+    told = verbs.cancel_queued()
     announce(told)
     return JobList(jobs=[_view(job_id) for job_id in dict.fromkeys(event.job_id for event in told)], next_cursor=None)
 
@@ -82,7 +84,7 @@ def read(job_id: str) -> JobView:
 @router.patch("/{job_id}", response_model=JobView, responses=ERRORS)
 def change(job_id: str, body: JobChange) -> JobView:
     """Name, priority (higher starts first) and labels."""
-    _, told = jobs.change(job_id, body.name, body.priority, body.labels)
+    _, told = verbs.change(job_id, body.name, body.priority, body.labels)
     announce(told)
     return _view(job_id)
 
@@ -90,43 +92,68 @@ def change(job_id: str, body: JobChange) -> JobView:
 @router.delete("/{job_id}", status_code=204, responses=ERRORS)
 def remove(job_id: str, files: bool = False) -> None:
     """Delete an ended or queued job, with `files=true` its folder too. 409 while it is active."""
-    jobs.remove(job_id, files)
+    verbs.remove(job_id, files)
 
 
 @router.post("/{job_id}/cancel", status_code=202, response_model=JobView, responses=ERRORS)
 def cancel(job_id: str) -> JobView:
-    """Stop within one unit of work; the work is saved."""
-    _, told = jobs.cancel(job_id)
+    """Stop within one unit of work; the work is saved, with weights to use."""
+    _, told = verbs.cancel(job_id)
     announce(told)
     return _view(job_id)
+
+
+@router.post("/{job_id}/pause", status_code=202, response_model=JobView, responses=ERRORS)
+def pause(job_id: str) -> JobView:
+    """Stop within one unit of work, save, and give the device's memory back; `resume` goes on."""
+    _, told = verbs.pause(job_id)
+    announce(told)
+    return _view(job_id)
+
+
+@router.post("/{job_id}/sample", status_code=202, response_model=JobView, responses=ERRORS)
+def sample_now(job_id: str) -> JobView:
+    """Make previews within one unit of work, or as soon as training has begun. Presses before that are answered together."""
+    _, told = verbs.ask(job_id, "sample")
+    announce(told)
+    return _view(job_id)
+
+
+@router.post("/{job_id}/checkpoint", status_code=202, response_model=JobView, responses=ERRORS)
+def checkpoint_now(job_id: str) -> JobView:
+    """Keep a checkpoint, with weights to use, within one unit of work, or as soon as training has begun."""
+    _, told = verbs.ask(job_id, "checkpoint")
+    announce(told)
+    return _view(job_id)
+
+
+@router.post("/{job_id}/checkpoints/{step}/pin", response_model=FileList, responses=ERRORS)
+def pin(job_id: str, step: Annotated[int, Path(ge=0, le=LARGEST)], body: PinChange | None = None) -> FileList:
+    """Keep this step's checkpoint whatever `save.max_step_saves_to_keep` says, and do not count it; `{"pinned": false}` lets it go
+    again. In any state. The answer is its files."""
+    announce(verbs.pin(job_id, step, (body or PinChange()).pinned))
+    rows = {row.name: row for row in jobs.job_files(job_id, "weights") if row.step == step}
+    return FileList(files=[file_view(row) for row in rows.values()])
 
 
 @router.post(
     "/{job_id}/resume",
     status_code=202,
     response_model=JobView,
-    responses=ERRORS,
+    responses={200: {"model": Plan, "description": "The plan, of a dry run."}, **ERRORS},
     openapi_extra=PATCH_BODY,
     dependencies=CATALOGUE,
 )
-def resume(job_id: str, body: StrictJson) -> JobView:
-    """Queue an ended job again; it goes on from its newest bundle. The body may change keys of the spec, for
-    instance `{"train": {"steps": 3000}}`; what the saved weights depend on cannot change."""
+def resume(job_id: str, body: StrictJson, dry_run: bool = False) -> Any:
+    """Queue a paused or ended job again; it goes on from its newest checkpoint. The body may change keys of the spec, for instance
+    `{"train": {"steps": 3000}}`; what the saved weights depend on cannot change. With `dry_run`, nothing is queued: the plan says
+    what would change and from which step the job would go on."""
     job = jobs.get(job_id)
-    patched = None
     if not isinstance(body, dict | None):
         raise SpecError([Problem("", "a patch is a JSON object")])
-    if body:
-        spec = catalog.parse_job(catalog.merge(job.spec, body))
-        patched = spec.model_dump(mode="json")
-        before = catalog.parse_job(job.spec).model_dump(mode="json")  # in full, however old it is
-        for key in ("kind", "model", "network"):
-            if patched.get(key) != before.get(key):
-                raise Conflict(f"'{key}' cannot change at resume: the saved weights depend on it; submit a new job instead")
-        plan = make_plan(spec)
-        if not plan.ok:
-            raise SpecError([Problem(p.pointer, p.message, p.suggestion) for p in plan.problems])
-    _, told = jobs.resume(job_id, patched)
+    if dry_run:
+        return JSONResponse(edit(job, body or {}).plan().model_dump(mode="json"))
+    _, told = verbs.resume(job_id, edit(job, body).checked() if body else None)
     announce(told, ring=True)
     return _view(job_id)
 

@@ -1,58 +1,91 @@
 """What a job would do, as far as that can be known without torch: the check before a POST and the body of /validate."""
 
+from pathlib import Path
 from typing import Any
 
-from models import catalog, datasets
+from models import catalog
+from models.data import datasets, epochs
 from models.errors import Problem, SpecError
-from models.spec import JobSpec, SampleSpec, TrainSpec, control_paths
+from models.spec import CONTROL_FOLDERS, DatasetSpec, JobSpec, SampleSpec, Spec, TrainSpec, control_paths
+from server.api.forecast import forecast
 from server.api.shapes import Plan
 from server.store import files, workers
 from server.store.files import PathRefused
+from server.store.settings import settings
 
 DECODED_AT_SUBMIT = 300  # pictures decoded while a POST waits; the worker decodes the rest before it loads the model
-NOT_CHECKED = ["memory, parameters and checkpoint contents: known once a worker has loaded the model"]
+NOT_CHECKED = ["checkpoint contents: known once a worker has loaded the model"]
 
 
-def make_plan(asked: Any) -> Plan:
-    """The plan of a job (raw or parsed). Everything that would refuse it is in `problems`, with its place."""
+def make_plan(asked: Any, ask_workers: bool = False) -> Plan:
+    """The plan of a job (raw or parsed). Everything that would refuse it is in `problems`, with its place. With `ask_workers` one of
+    them is asked for what is not known yet."""
     try:
         spec = asked if isinstance(asked, JobSpec) else catalog.parse_job(asked)
     except SpecError as error:
         return _plan(None, error.problems, [], {}, [])
-    problems, warnings = _weights_problems(spec), []
+    problems, warnings = [*_weights_problems(spec), *_trust_problems(spec)], []
     summary: dict[str, Any] = {}
     not_checked = list(NOT_CHECKED)
     if isinstance(spec, TrainSpec):
         surveys = []
-        for index, dataset in enumerate(spec.datasets):
-            pointer = f"/datasets/{index}"
-            try:
-                found = datasets.survey(dataset, files.dataset_folder(dataset.folder_path), decode_at_most=DECODED_AT_SUBMIT)
-            except PathRefused as error:
-                problems.append(Problem(f"{pointer}/folder_path", str(error)))
+        named = datasets.every_dataset(spec)
+        sounds = catalog.arch(spec.model.arch).modality == "audio"
+        for pointer, dataset in named:
+            folders, faults = _folders(dataset, pointer)
+            if folders is None:
+                problems += faults
                 continue
+            found = datasets.survey(dataset, folders, sounds=sounds, decode_at_most=DECODED_AT_SUBMIT)
             errors, notes = datasets.problems(found, dataset, pointer)
             problems += errors
             warnings += notes
             surveys.append(found)
             if found.undecoded:
-                not_checked.append(f"{found.undecoded} of the pictures in {dataset.folder_path}: decoded before the model loads")
-        if len(surveys) == len(spec.datasets):
-            summary = datasets.epoch_summary(spec, surveys, catalog.arch(spec.model.arch).bucket_divisibility)
-    able = [w.id for w, _ in workers.listing() if spec.model.arch in w.archs and not w.stopped]
+                not_checked.append(f"{found.undecoded} of the files in {dataset.folder_path}: decoded before the model loads")
+            if dataset.auto_frame_count:
+                not_checked.append(f"frames of the clips in {dataset.folder_path}: the model rounds them down to what it takes")
+        if len(surveys) == len(named):
+            problems += epochs.validation_problems(spec, surveys)
+            summary = epochs.epoch_summary(spec, surveys, catalog.arch(spec.model.arch).bucket_divisibility)
+    able = [w for w, _ in workers.listing() if spec.model.arch in w.archs and not w.stopped]
     if not able:
         warnings.append(Problem("", "no worker is connected that can run this; the job waits until one is"))
-    return _plan(spec, problems, warnings, summary, able, not_checked)
+    if isinstance(spec, TrainSpec) and not problems:
+        summary["memory"], too_large, unknown = forecast(spec, summary, able, ask_workers)
+        problems += too_large
+        not_checked += [unknown] if unknown else []
+    return _plan(spec, problems, warnings, summary, [w.id for w in able], not_checked)
+
+
+def _folders(dataset: DatasetSpec, pointer: str) -> tuple[datasets.Folders | None, list[Problem]]:
+    """Where the dataset lies, or what is wrong with its paths."""
+    found: dict[str, Path] = {}
+    faults = []
+    for key in ("folder_path", "mask_path", *CONTROL_FOLDERS):
+        try:
+            if given := getattr(dataset, key):
+                found[key] = files.dataset_folder(given)
+        except PathRefused as error:
+            faults.append(Problem(f"{pointer}/{key}", str(error)))
+    if faults:
+        return None, faults
+    controls = tuple(found[key] for key in CONTROL_FOLDERS if key in found)
+    return datasets.Folders(found["folder_path"], found.get("mask_path"), controls), []
 
 
 def _weights_problems(spec: JobSpec) -> list[Problem]:
     named = [
         (f"/model/{key}", given)
-        for key in ("name_or_path", "te_name_or_path", "vae_path", "assistant_lora_path")
+        for key in ("name_or_path", "te_name_or_path", "vae_path", "assistant_lora_path", "accuracy_recovery_adapter")
         if (given := getattr(spec.model, key))
     ]
+    if isinstance(spec, TrainSpec) and spec.network and spec.network.pretrained_lora_path:
+        named.append(("/network/pretrained_lora_path", spec.network.pretrained_lora_path))
     if isinstance(spec, SampleSpec):
         named += [(f"/adapters/{index}/path", adapter.path) for index, adapter in enumerate(spec.adapters)]
+        compared = spec.matrix.checkpoints if spec.matrix else []
+        named += [(f"/matrix/checkpoints/{index}", given) for index, given in enumerate(compared)]
     checks = [(pointer, given, files.weights_path) for pointer, given in named]
     checks += [(pointer, given, files.data_file) for given, pointer in control_paths(spec).items()]
     problems = []
@@ -62,6 +95,15 @@ def _weights_problems(spec: JobSpec) -> list[Problem]:
         except PathRefused as error:
             problems.append(Problem(pointer, str(error)))
     return problems
+
+
+def _trust_problems(spec: JobSpec) -> list[Problem]:
+    named = spec.train.optimizer if isinstance(spec, TrainSpec) else ""
+    if ":" not in named or settings().trusts(named):
+        return []
+    package = named.partition(":")[0].partition(".")[0]
+    message = f"this server runs code from listed packages only; add {package} to SAFELIGHT_TRUSTED_PACKAGES, or name another"
+    return [Problem("/train/optimizer", message)]
 
 
 def _plan(
@@ -83,6 +125,6 @@ def _plan(
             "epochs": None,
             "workers": able,
             "not_checked": not_checked,
-            **summary,
+            **{name: value.model_dump() if isinstance(value, Spec) else value for name, value in summary.items()},
         }
     )

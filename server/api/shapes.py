@@ -6,7 +6,7 @@ from urllib.parse import quote
 from pydantic import Field
 
 from models.spec import Name, Spec
-from server.store.tables import Event, File, Job, Status, Worker
+from server.store.tables import ASKS, Event, File, Job, Status, Worker
 
 
 class ProblemItem(Spec):
@@ -38,7 +38,8 @@ class ErrorView(Spec):
 
 
 class JobView(Spec):
-    """A job; `progress` is 0..1, times are UTC, `queue_position` 1 is next."""
+    """A job; `progress` is 0..1, times are UTC, `queue_position` 1 is next, `asked` is what the run was asked for and has not done
+    yet."""
 
     id: str
     name: str
@@ -55,6 +56,7 @@ class JobView(Spec):
     priority: int
     labels: dict[str, str]
     worker: str | None
+    asked: list[str] = Field(json_schema_extra={"items": {"enum": list(ASKS), "type": "string"}})
     speed: Speed
     loss: float | None
     error: ErrorView | None
@@ -88,10 +90,18 @@ class CancelMany(Spec):
     status: str
 
 
+class PinChange(Spec):
+    pinned: bool = True
+
+
 class BucketView(Spec):
+    """Items that may share a batch: of one size in pixels, clips of one number of frames, sounds of one length."""
+
     width: int
     height: int
     images: int
+    frames: int = 1
+    milliseconds: int = 0
 
 
 class RefusedFile(Spec):
@@ -99,16 +109,67 @@ class RefusedFile(Spec):
     reason: str
 
 
+class EntryView(Spec):
+    """What happens to one item: its caption in training, and how it is cut: scaled, of which the box at (left, top) is taken, then
+    flipped. In pixels."""
+
+    file: str
+    caption: str
+    width: int
+    height: int
+    scaled_width: int
+    scaled_height: int
+    left: int
+    top: int
+    flip_x: bool
+    flip_y: bool
+    frames: int
+    mask: bool
+    controls: list[str]
+
+
 class DatasetPlan(Spec):
+    """`images` are its items, be they pictures, clips or sounds; `buckets` count what an epoch shows, with repeats and flips;
+    `samples` are some of its entries."""
+
     folder_path: str
     images: int
     refused: list[RefusedFile]
     captions_missing: int
     buckets: list[BucketView]
+    is_reg: bool = False
+    masks: int = 0
+    controls: int = 0
+    held_out: int = 0
+    samples: list[EntryView] = Field(default_factory=list)
+
+
+class ChangeView(Spec):
+    """One key that a resume changes. What was or will not be there is null."""
+
+    pointer: str
+    before: Any
+    after: Any
+    effect: str
+
+
+class MemoryPlan(Spec):
+    """A training job's memory, predicted, in bytes: `parts` are those of the `phase` that takes most and add up to `peak`; `phases` are
+    the peaks of all. `disk` says what one checkpoint, all that are kept, and the caches take."""
+
+    peak: int
+    phase: str
+    parts: dict[str, int]
+    phases: dict[str, int]
+    trained_parameters: int
+    disk: dict[str, int]
+    device: str
+    notes: list[str]
 
 
 class Plan(Spec):
-    """What a job would do. `ok` false means that it would be refused, for the reasons in `problems`."""
+    """What a job would do. `ok` false means that it would be refused, for the reasons in `problems`. A resume also says what
+    `changes` and from which step (of a sampling job: picture) it `goes_on_from`."""
 
     ok: bool
     problems: list[ProblemItem]
@@ -119,6 +180,9 @@ class Plan(Spec):
     epochs: float | None
     workers: list[str]
     not_checked: list[str]
+    changes: list[ChangeView] = Field(default_factory=list)
+    goes_on_from: int | None = None
+    memory: MemoryPlan | None = None
 
 
 class PresetView(Spec):
@@ -177,7 +241,9 @@ class Metrics(Spec):
 
 class SampleView(Spec):
     """A preview. What is null does not apply to its medium: clips have frames, sounds have channels, pictures last no time. The size
-    of a sound is that of its waveform's picture, the thumbnail; `animation_url` is a clip as a WebP."""
+    of a sound is that of its waveform's picture, the thumbnail; `animation_url` is a clip as a WebP. `controls` are its control images
+    by their keys. Pictures of sampling jobs have a `cell`, counted from 0, those of a matrix also its checkpoint and weight; `recipe` is
+    a job that makes just this picture."""
 
     index: int
     step: int
@@ -195,6 +261,16 @@ class SampleView(Spec):
     duration_seconds: float | None = None
     sample_rate: int | None = None
     channels: int | None = None
+    sampler: str | None = None
+    network_multiplier: float = 1.0
+    controls: dict[str, str] = Field(default_factory=dict)
+    arch: str | None = None
+    model: str | None = None
+    adapters: list[dict[str, Any]] = Field(default_factory=list)
+    cell: int | None = None
+    checkpoint: str | None = None
+    weight: float | None = None
+    recipe: dict[str, Any] | None = None
     url: str
     thumbnail_url: str
     animation_url: str | None = None
@@ -211,6 +287,7 @@ class FileView(Spec):
     size: int
     kind: str
     step: int
+    pinned: bool
     url: str
     created_at: str
 
@@ -265,6 +342,7 @@ def job_view(job: Job, queue_position: int | None = None) -> JobView:
         error=ErrorView(**job.error) if job.error else None,
         progress=min(1.0, job.step / job.total_steps),
         queue_position=queue_position,
+        asked=[what for what in ASKS if getattr(job, f"{what}_asked") > getattr(job, f"{what}_answered")],
         speed=Speed(steps_per_second=job.steps_per_second, eta_seconds=left),
         links={"self": base, "latest_sample": f"{base}/samples/latest", **links},
     )
@@ -295,7 +373,8 @@ def sample_urls(job_id: str, index: int, record: dict[str, Any]) -> dict[str, st
 
 def file_view(row: File) -> FileView:
     url = file_url(row.job_id, row.name)
-    return FileView(path=row.name, size=row.size, kind=row.kind, step=row.step, url=url, created_at=row.created_at)
+    shared = {name: getattr(row, name) for name in ("size", "kind", "step", "pinned", "created_at")}
+    return FileView(path=row.name, url=url, **shared)
 
 
 def file_url(job_id: str, name: str) -> str:

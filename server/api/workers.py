@@ -7,11 +7,12 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.api.deps import ReaperDep
+from server.api.http import Route
 from server.api.shapes import Health, Ready, WorkerList, worker_view
 from server.store import broker, workers
 from server.store.engine import reading
 
-router = APIRouter(tags=["workers"])
+router = APIRouter(tags=["workers"], route_class=Route)
 
 
 @router.get("/v1/workers", response_model=WorkerList)

@@ -67,6 +67,18 @@ def weights_path(given: str) -> Path | str:
     raise PathRefused(f"{path} is missing")
 
 
+def stamp(place: Path | str | None) -> list[list[object]]:
+    """What tells one state of a file, or of all files under a folder, from another; of what is no file here (a hub's name), its name."""
+    if not isinstance(place, Path) or not place.exists():
+        return [[str(place)]]
+    found: list[list[object]] = []
+    for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
+        if file.is_file():
+            about = file.stat()
+            found.append([str(file), about.st_ino, about.st_size, about.st_mtime_ns])
+    return found
+
+
 def _allowed(given: str, base: Path) -> Path:
     if "\0" in given:
         raise PathRefused("a path holds a NUL character")

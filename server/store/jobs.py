@@ -1,9 +1,13 @@
-"""The life of a job, one transaction a step. Verbs that do not fit a job's state raise Conflict, with the state in the message.
+"""The life of a job, one transaction a step: what the server and the workers do. What people do is in `server.store.verbs`.
 
     queued -> preparing -> running -> succeeded | failed
-      |           |           |
-      |           +-----------+--> canceling -> canceled        (cancel; the work is saved)
-      +--> canceled           +--> queued                       (its worker stopped or died: it goes on from its newest bundle)
+      ^           |           |
+      |           +-----------+--> canceling -> canceled   (cancel: the work is saved, with weights for users)
+      |           +-----------+--> pausing -> paused       (pause: the work is saved and the memory given back)
+      +-----------+-----------+                            (its worker stopped or died: it goes on from its newest bundle)
+
+Without a worker: queued -> paused | canceled, paused -> queued | canceled, and every end -> queued (resume). From pausing, cancel leads
+to canceling. A worker that dies while its job is canceling or pausing leaves it canceled or paused.
 
 `attempt` is raised by every claim and fences all that a worker writes: see `tell`.
 """
@@ -11,6 +15,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, delete, func, or_, update
@@ -20,10 +25,10 @@ from ulid import ULID
 from server.store import events
 from server.store.engine import reading, writing
 from server.store.events import LeaseLost
-from server.store.files import remove_job_folder
-from server.store.tables import ACTIVE, ENDED, Event, File, Idempotency, Job, Status, now
+from server.store.tables import ACTIVE, ASKS, ENDED, Event, File, Idempotency, Job, Status, now
 
 MAX_FAILURES = 3  # deaths in a row without a new bundle
+CHECKPOINT = ("bundle", "weights")  # the files of a checkpoint
 
 
 class NotFound(Exception):
@@ -45,18 +50,18 @@ def add(spec: dict[str, Any], key: str | None = None, body: Any = None) -> tuple
             return known, []
         job = Job(
             id=f"j_{ULID()}",
-            position=_last_position(session) + 1,
+            position=last_position(session) + 1,
             name=spec["name"],
             kind=spec["kind"],
             arch=spec["model"]["arch"],
-            total_steps=_total_steps(spec),
+            total_steps=total_steps(spec),
             spec=spec,
         )
         session.add(job)
         if key is not None:
             session.add(Idempotency(key=key, digest=digest, job_id=job.id))
         session.flush()
-        told = _tell_status(session, job)
+        told = tell_status(session, job)
         return job, told
 
 
@@ -68,7 +73,7 @@ def made_with(key: str, body: Any) -> Job | None:
 
 def get(job_id: str) -> Job:
     with reading() as session:
-        return _get(session, job_id)
+        return get_row(session, job_id)
 
 
 def listing(
@@ -109,27 +114,35 @@ def claim_next(worker: str, archs: Sequence[str]) -> Job | None:
         job.status, job.phase, job.worker, job.wish, job.error = Status.PREPARING, None, worker, None, None
         job.started_at = job.started_at or now()
         job.finished_at = None
-        _save(session, job)
+        save_row(session, job)
         events.append(
             session, job.id, job.attempt, [("worker", {"message": f"attempt {job.attempt} on {worker}", "worker": worker})]
         )
-        _tell_status(session, job)
+        tell_status(session, job)
         session.refresh(job)
         return job
 
 
-def beat(job_id: str, attempt: int) -> str | None:
-    """Renew the lease; the answer is what someone wishes of the run ("cancel", "requeue") or None. Raises LeaseLost."""
+@dataclass(frozen=True)
+class Wishes:
+    """What people want of a run: how it is to end, and how often each of ASKS was asked for since the job began."""
+
+    wish: str | None
+    asked: dict[str, int]
+
+
+def beat(job_id: str, attempt: int) -> Wishes:
+    """Renew the lease; the answer is what someone wishes of the run. Raises LeaseLost."""
+    wanted = [col(Job.wish), *(getattr(Job, f"{what}_asked") for what in ASKS)]
     with writing() as session:
         row = (
             session.connection()
-            .execute(update(Job).where(*_held(job_id, attempt)).values(beat=Job.beat + 1).returning(col(Job.wish)))
+            .execute(update(Job).where(*_held(job_id, attempt)).values(beat=Job.beat + 1).returning(*wanted))
             .first()
         )
         if row is None:
             raise LeaseLost(f"job {job_id} is not at attempt {attempt} any more")
-        wish: str | None = row[0]
-        return wish
+        return Wishes(row[0], dict(zip(ASKS, row[1:], strict=True)))
 
 
 def tell(
@@ -143,7 +156,7 @@ def tell(
             raise LeaseLost(f"job {job_id} is not at attempt {attempt} any more")
         told = list(told)
         if columns.get("status") == Status.RUNNING and job.status != Status.PREPARING:
-            del columns["status"]  # canceling stays canceling
+            del columns["status"]  # canceling stays canceling, pausing stays pausing
         for name, value in columns.items():
             setattr(job, name, value)
         for file in files:
@@ -154,10 +167,11 @@ def tell(
                 file.number = job.num_samples  # of the preview that is told with it
             if file.kind == "bundle":
                 job.failures = 0
+            file.pinned = file.kind in CHECKPOINT and _is_pinned(session, file)
             session.add(file)
-        _save(session, job)
+        save_row(session, job)
         rows = events.append(session, job_id, attempt, told)
-        return rows + (_tell_status(session, job) if "status" in columns else [])
+        return rows + (tell_status(session, job) if "status" in columns else [])
 
 
 def finish(job_id: str, attempt: int, status: Status, error: dict[str, Any] | None = None) -> list[Event]:
@@ -166,7 +180,7 @@ def finish(job_id: str, attempt: int, status: Status, error: dict[str, Any] | No
         job = session.get(Job, job_id)
         if job is None or job.attempt != attempt or job.status not in ACTIVE:
             raise LeaseLost(f"job {job_id} is not at attempt {attempt} any more")
-        return _leave(session, job, Status.CANCELED if _canceled_meanwhile(job, status) else status, error)
+        return leave(session, job, status if status in (Status.SUCCEEDED, Status.FAILED) else _rest(job, status), error)
 
 
 def give_back(job_id: str, attempt: int, reason: str) -> list[Event]:
@@ -179,15 +193,15 @@ def give_back(job_id: str, attempt: int, reason: str) -> list[Event]:
         job.failures += 1
         told = [("log", {"level": "WARNING", "message": f"{reason} at step {job.step}"})]
         rows = events.append(session, job.id, attempt, told)
-        if job.status == Status.CANCELING:
-            return rows + _leave(session, job, Status.CANCELED)
+        if (rest := _rest(job, Status.QUEUED)) != Status.QUEUED:
+            return rows + leave(session, job, rest)
         if job.failures >= MAX_FAILURES:
             message = f"{reason} at step {job.step}, {job.failures} times in a row without a new checkpoint"
             hint = "Look at the log for what it did last; resume tries again."
-            return rows + _leave(
+            return rows + leave(
                 session, job, Status.FAILED, {"code": "worker_died", "message": message, "hint": hint, "traceback": None}
             )
-        return rows + _leave(session, job, Status.QUEUED)
+        return rows + leave(session, job, Status.QUEUED)
 
 
 def held_by(worker: str) -> list[Job]:
@@ -215,71 +229,6 @@ def wish_requeue(worker: str) -> None:
         session.connection().execute(update(Job).where(wanted).values(wish="requeue"))
 
 
-def cancel(job_id: str) -> tuple[Job, list[Event]]:
-    """Queued: canceled at once. Preparing or running: canceling; the loop saves and ends within one unit of work. Already
-    canceling: nothing changes. Otherwise Conflict."""
-    with writing() as session:
-        job = _get(session, job_id)
-        if job.status == Status.QUEUED:
-            return job, _leave(session, job, Status.CANCELED)
-        if job.status == Status.CANCELING:
-            return job, []
-        if job.status not in ACTIVE:
-            raise Conflict(f"job {job.id} is {job.status}; only a queued or running job can be canceled")
-        job.status, job.wish = Status.CANCELING, "cancel"
-        _save(session, job)
-        return job, _tell_status(session, job)
-
-
-def cancel_queued() -> list[Event]:
-    """Cancel every queued job; running ones are not touched."""
-    with writing() as session:
-        queued = list(session.exec(select(Job).where(Job.status == Status.QUEUED)))
-        return [row for job in queued for row in _leave(session, job, Status.CANCELED)]
-
-
-def resume(job_id: str, spec: dict[str, Any] | None = None) -> tuple[Job, list[Event]]:
-    """Queue an ended job again, with `spec` if that changed; it goes on from its newest bundle. Conflict while it is not ended,
-    or when a succeeded job would have no step left to do."""
-    with writing() as session:
-        job = _get(session, job_id)
-        if job.status not in ENDED:
-            raise Conflict(f"job {job.id} is {job.status}; only an ended job can be resumed")
-        total = _total_steps(spec or job.spec)
-        if job.status == Status.SUCCEEDED and total <= job.step:
-            raise Conflict(
-                f"job {job.id} has succeeded with all {job.step} steps; resume it with more, "
-                f'for instance {{"train": {{"steps": {job.step * 2}}}}}'
-            )
-        if spec is not None:
-            job.spec, job.name = spec, spec["name"]
-        job.total_steps, job.failures, job.error = total, 0, None
-        job.position = _last_position(session) + 1
-        return job, _leave(session, job, Status.QUEUED)
-
-
-def change(job_id: str, name: str | None, priority: int | None, labels: dict[str, str] | None) -> tuple[Job, list[Event]]:
-    with writing() as session:
-        job = _get(session, job_id)
-        job.name = name if name is not None else job.name
-        job.priority = priority if priority is not None else job.priority
-        job.labels = labels if labels is not None else job.labels
-        _save(session, job)
-        return job, _tell_status(session, job)
-
-
-def remove(job_id: str, files: bool) -> None:
-    """Delete the job's rows and, if asked, its folder. Conflict while it is active."""
-    with writing() as session:
-        job = _get(session, job_id)
-        if job.status in ACTIVE:
-            raise Conflict(f"job {job.id} is {job.status}; cancel it before you delete it")
-        session.connection().execute(delete(Idempotency).where(col(Idempotency.job_id) == job_id))
-        session.delete(job)
-    if files:
-        remove_job_folder(job_id)
-
-
 def job_files(job_id: str, *kinds: str, after: int = 0) -> list[File]:
     """The job's files of these kinds (previews: with an index above `after`), oldest first."""
     query = select(File).where(File.job_id == job_id, col(File.kind).in_(kinds))
@@ -296,15 +245,17 @@ def newest_preview(job_id: str, prompt_index: int | None = None) -> File | None:
         return next((row for row in rows if prompt_index in (None, row.info["prompt_index"])), None)
 
 
-def forget_files(job_id: str, attempt: int, ids: Sequence[int]) -> None:
-    """Drop the rows of files that are about to be deleted. Raises LeaseLost."""
+def forget_files(job_id: str, attempt: int, ids: Sequence[int]) -> set[int]:
+    """Drop the rows of files that are about to be deleted, except of what was pinned meanwhile; the answer is the ids of those
+    dropped. Raises LeaseLost."""
     with writing() as session:
         if session.exec(select(Job.id).where(*_held(job_id, attempt))).first() is None:
             raise LeaseLost(f"job {job_id} is not at attempt {attempt} any more")
-        session.connection().execute(delete(File).where(col(File.id).in_(ids)))
+        loose = delete(File).where(col(File.id).in_(ids), col(File.pinned).is_(False)).returning(col(File.id))
+        return {int(row[0] or 0) for row in session.connection().execute(loose)}
 
 
-def _get(session: Session, job_id: str) -> Job:
+def get_row(session: Session, job_id: str) -> Job:
     job = session.get(Job, job_id)
     if job is None:
         raise NotFound(f"there is no job '{job_id}'")
@@ -317,29 +268,32 @@ def _made_with(session: Session, key: str, digest: str) -> Job | None:
         return None
     if known.digest != digest:
         raise Conflict(f"Idempotency-Key '{key}' was used for another body, which made job {known.job_id}")
-    return _get(session, known.job_id)
+    return get_row(session, known.job_id)
 
 
 def _digest(body: Any) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _save(session: Session, job: Job) -> None:
+def save_row(session: Session, job: Job) -> None:
     session.add(job)
     session.flush()
 
 
-def _leave(session: Session, job: Job, status: Status, error: dict[str, Any] | None = None) -> list[Event]:
-    """Put the job down in `status`, which no worker holds."""
+def leave(session: Session, job: Job, status: Status, error: dict[str, Any] | None = None) -> list[Event]:
+    """Put the job down in `status`, which no worker holds. An end forgets what was asked for; elsewhere it waits for the next run."""
+    if status in ENDED:
+        for what in ASKS:
+            setattr(job, f"{what}_answered", getattr(job, f"{what}_asked"))
     job.status, job.phase, job.worker, job.wish, job.error = status, None, None, None, error
     job.steps_per_second = None
     job.finished_at = now() if status in ENDED else None
-    _save(session, job)
+    save_row(session, job)
     rows = events.append(session, job.id, None, [("error", error)]) if error else []
-    return rows + _tell_status(session, job)
+    return rows + tell_status(session, job)
 
 
-def _tell_status(session: Session, job: Job) -> list[Event]:
+def tell_status(session: Session, job: Job) -> list[Event]:
     data = {
         "status": job.status,
         "step": job.step,
@@ -351,8 +305,15 @@ def _tell_status(session: Session, job: Job) -> list[Event]:
     return events.append(session, job.id, None, [("status", data)])
 
 
-def _canceled_meanwhile(job: Job, status: Status) -> bool:
-    return job.status == Status.CANCELING and status not in ENDED
+def _rest(job: Job, status: Status) -> Status:
+    """Where a job that did not come to its end is put down: what people asked for last wins over what its worker had in mind."""
+    return {Status.CANCELING: Status.CANCELED, Status.PAUSING: Status.PAUSED}.get(Status(job.status), status)
+
+
+def _is_pinned(session: Session, file: File) -> bool:
+    """Whether this checkpoint's step was pinned before: its files turned out damaged, and the step was done again."""
+    same = select(File.id).where(File.job_id == file.job_id, File.kind == file.kind, File.step == file.step, col(File.pinned))
+    return not file.name.startswith("recovery_") and session.exec(same.limit(1)).first() is not None
 
 
 def _held(job_id: str, attempt: int) -> tuple[ColumnElement[bool], ...]:
@@ -363,10 +324,13 @@ def _queue_order() -> tuple[ColumnElement[Any], ...]:
     return col(Job.priority).desc(), col(Job.position).asc()
 
 
-def _last_position(session: Session) -> int:
+def last_position(session: Session) -> int:
     return session.exec(select(func.max(Job.position))).one() or 0
 
 
-def _total_steps(spec: dict[str, Any]) -> int:
-    """Units of work: steps of a training job, pictures of a sampling job."""
-    return int(spec["train"]["steps"]) if spec["kind"] == "train" else len(spec["samples"])
+def total_steps(spec: dict[str, Any]) -> int:
+    """Units of work: steps of a training job, pictures of a sampling job (of each prompt one for each cell of the matrix)."""
+    if spec["kind"] == "train":
+        return int(spec["train"]["steps"])
+    matrix = spec.get("matrix") or {}
+    return len(spec["samples"]) * len(matrix.get("checkpoints") or [1]) * len(matrix.get("weights") or [1])

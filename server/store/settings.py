@@ -24,13 +24,14 @@ class Settings(BaseSettings):
     token: SecretStr = SecretStr("")
     data_roots: Annotated[list[Path], NoDecode] = [Path("~")]
     extensions: Annotated[list[Path], NoDecode] = []
+    trusted_packages: Annotated[list[str], NoDecode] = []
     offline: bool = False
     warm_seconds: float = Field(60, ge=0)
     lease_seconds: float = Field(20, gt=0)
     cpu_threads: int = Field(1, ge=1)
     log_level: str = "INFO"
 
-    @field_validator("allowed_hosts", "data_roots", "extensions", mode="before")
+    @field_validator("allowed_hosts", "data_roots", "extensions", "trusted_packages", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
@@ -44,6 +45,11 @@ class Settings(BaseSettings):
     def roots(self) -> list[Path]:
         """Folders that jobs may read."""
         return [self.home, *(root.expanduser().resolve() for root in self.data_roots)]
+
+    def trusts(self, name: str) -> bool:
+        """Whether a job may have the worker import `package.module:Class`. Without a token whoever can post jobs is at this machine
+        anyway; with one, the package must be listed."""
+        return not self.token.get_secret_value() or name.partition(":")[0].partition(".")[0] in self.trusted_packages
 
     @property
     def sqlalchemy_url(self) -> str:

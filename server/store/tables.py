@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Index, UniqueConstraint
+from sqlalchemy import Index, UniqueConstraint, false
 from sqlmodel import JSON, Column, Field, SQLModel
 
 
@@ -14,11 +14,13 @@ def now() -> str:
 
 
 class Status(StrEnum):
-    """Where a job is. The last three are ends."""
+    """Where a job is. The last three are ends; a paused job rests until someone resumes it."""
 
     QUEUED = "queued"
     PREPARING = "preparing"
     RUNNING = "running"
+    PAUSING = "pausing"
+    PAUSED = "paused"
     CANCELING = "canceling"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -26,12 +28,15 @@ class Status(StrEnum):
 
 
 ENDED = (Status.SUCCEEDED, Status.FAILED, Status.CANCELED)
-ACTIVE = (Status.PREPARING, Status.RUNNING, Status.CANCELING)
+ACTIVE = (Status.PREPARING, Status.RUNNING, Status.PAUSING, Status.CANCELING)  # a worker holds it
+RESUMABLE = (Status.PAUSED, *ENDED)
+ASKS = ("sample", "checkpoint")  # what a running loop can be asked for without ending it
 
 
 class Job(SQLModel, table=True):
-    """One asking. `attempt` counts claims and is the fencing token: only its holder may write. `wish` is what someone wants of
-    the running loop (cancel, requeue); `beat` is the heartbeat counter that keeps the lease."""
+    """One asking. `attempt` counts claims and is the fencing token: only its holder may write. `wish` is how someone wants
+    the running loop to end (cancel, pause, requeue); `beat` is the heartbeat counter that keeps the lease. `sample_asked` counts how
+    often previews were asked for, `sample_answered` how many of those presses the loop has answered; the same for checkpoints."""
 
     __table_args__ = (Index("job_queue", "status", "priority", "position"),)
 
@@ -52,6 +57,10 @@ class Job(SQLModel, table=True):
     worker: str | None = Field(default=None, index=True)
     beat: int = 0
     wish: str | None = None
+    sample_asked: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
+    sample_answered: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
+    checkpoint_asked: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
+    checkpoint_answered: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
     loss: float | None = None
     steps_per_second: float | None = None
     error: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
@@ -82,7 +91,8 @@ class Event(SQLModel, table=True):
 
 class File(SQLModel, table=True):
     """A file that a job made; it exists for us once this row does. `path` is under the job's folder, `name` is what users see.
-    `kind` is weights, sample, thumbnail, animation, config or bundle; `number` is a preview's index."""
+    `kind` is weights, sample, thumbnail, animation, config or bundle; `number` is a preview's index. The rows of a checkpoint that
+    is `pinned` (bundle and weights) are never dropped while the job lives."""
 
     __table_args__ = (Index("file_kind", "job_id", "kind", "number"), Index("file_name", "job_id", "name"))
 
@@ -95,6 +105,7 @@ class File(SQLModel, table=True):
     size: int
     step: int
     number: int | None = None
+    pinned: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     info: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     created_at: str = Field(default_factory=now)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from models.catalog import parse_job
-from server.store import jobs
+from server.store import jobs, verbs
 from server.store.files import attempt_folder
 from server.store.tables import File, Job, Status
 
@@ -65,8 +65,8 @@ def job_in(claimed: Callable[..., Job], add: Callable[..., str]) -> Callable[...
         if status == Status.PREPARING:
             return job.id
         jobs.tell(job.id, job.attempt, [("phase", {"phase": "training"})], status=Status.RUNNING, step=step)
-        if status == Status.CANCELING:
-            jobs.cancel(job.id)
+        if status in (Status.CANCELING, Status.PAUSING):
+            (verbs.cancel if status == Status.CANCELING else verbs.pause)(job.id)
         elif status != Status.RUNNING:
             error = {"code": "x", "message": "it broke", "hint": None, "traceback": None}
             jobs.finish(job.id, job.attempt, Status(status), error if status == Status.FAILED else None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from server.store import broker, jobs
+from server.store import broker, jobs, verbs
 from server.store.settings import settings
 
 HOLD = """
@@ -104,7 +104,7 @@ def test_nobody_fails_because_the_bell_is_broken(add, monkeypatch) -> None:
     with pytest.raises(redis.RedisError):
         broker.client().ping()
     broker.publish([])
-    broker.publish(jobs.change(job_id, "other", None, None)[1])
+    broker.publish(verbs.change(job_id, "other", None, None)[1])
     broker.ring(["w1", "w2"])
     assert jobs.get(job_id).name == "other"
 

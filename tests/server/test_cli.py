@@ -195,12 +195,30 @@ def test_a_refusal_is_repeated_with_its_suggestion(safelight, server, tmp_path) 
     assert one_line(err).endswith("(did you mean 'lr'?)")
 
 
+def test_pause_ask_and_a_dry_run_of_a_resume(safelight, server, add) -> None:
+    job_id = add()
+    assert json.loads(safelight("pause", job_id, "--json")[1])["status"] == "paused"
+    code, out, _ = safelight("resume", job_id, "--set", "train.steps=9", "--dry-run")
+    plan = json.loads(out)
+    assert (code, plan["goes_on_from"]) == (0, 0)
+    assert [(change["pointer"], change["before"], change["after"]) for change in plan["changes"]] == [("/train/steps", 6, 9)]
+    assert safelight("resume", job_id, "--set", "train.optimizer=sgd", "--dry-run")[0] == 1
+    assert jobs.get(job_id).status == "paused"
+    assert json.loads(safelight("resume", job_id, "--set", "train.steps=9", "--json")[1])["total_steps"] == 9
+    for verb in ("sample", "checkpoint"):
+        code, _, err = safelight(verb, job_id)
+        assert (code, "is queued; only a running job can be asked for" in one_line(err)) == (1, True)
+    assert jobs.claim_next("w", ["pocket"]) is not None
+    for verb in ("sample", "checkpoint"):
+        assert verb in json.loads(safelight(verb, job_id, "--json")[1])["asked"]
+
+
 def test_show_cancel_and_resume(safelight, server, add) -> None:
     job_id = add()
     assert json.loads(safelight("show", job_id, "--json")[1])["id"] == job_id
     assert json.loads(safelight("cancel", job_id, "--json")[1])["status"] == "canceled"
     code, _, err = safelight("cancel", job_id)
-    assert (code, one_line(err)) == (1, f"job {job_id} is canceled; only a queued or running job can be canceled")
+    assert (code, one_line(err)) == (1, f"job {job_id} is canceled; only a queued, paused or running job can be canceled")
     resumed = json.loads(safelight("resume", job_id, "--set", "train.steps=9", "--json")[1])
     assert (resumed["status"], resumed["total_steps"]) == ("queued", 9)
     code, _, err = safelight("show", "j_none")

@@ -184,7 +184,7 @@ def test_validate_tells_the_plan_and_stores_nothing(client, post, pictures, tiny
     assert (plan["ok"], plan["problems"]) == (True, [])
     [dataset] = plan["datasets"]
     assert (dataset["images"], dataset["captions_missing"], dataset["refused"]) == (4, 0, [])
-    assert dataset["buckets"] == [{"width": 32, "height": 32, "images": 4}]
+    assert dataset["buckets"] == [{"width": 32, "height": 32, "images": 4, "frames": 1, "milliseconds": 0}]
     assert (plan["steps_per_epoch"], plan["epochs"]) == (2.0, 3.0)
     assert plan["workers"] == []
     assert plan["warnings"][0]["message"] == "no worker is connected that can run this; the job waits until one is"

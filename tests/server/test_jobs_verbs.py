@@ -9,7 +9,7 @@ from server.store.files import job_folder
 
 PROBLEM = "application/problem+json"
 ENDED = ("succeeded", "failed", "canceled")
-ACTIVE = ("preparing", "running", "canceling")
+ACTIVE = ("preparing", "running", "pausing", "canceling")
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +112,7 @@ def test_a_bad_change_is_refused_and_changes_nothing(client, add) -> None:
     assert client.get(path).json() == before
 
 
-@pytest.mark.parametrize("status", ["queued", *ENDED])
+@pytest.mark.parametrize("status", ["queued", "paused", *ENDED])
 def test_a_job_at_rest_is_deleted_and_its_files_only_on_demand(client, job_in, status) -> None:
     for query, kept in (("", True), ("?files=true", False)):
         job_id = job_in(status)
@@ -131,7 +131,15 @@ def test_an_active_job_is_not_deleted(client, job_in, status) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "then"), [("queued", "canceled"), ("preparing", "canceling"), ("running", "canceling"), ("canceling", "canceling")]
+    ("status", "then"),
+    [
+        ("queued", "canceled"),
+        ("paused", "canceled"),
+        ("preparing", "canceling"),
+        ("running", "canceling"),
+        ("pausing", "canceling"),
+        ("canceling", "canceling"),
+    ],
 )
 def test_cancel_takes_what_has_not_ended(client, job_in, status, then) -> None:
     job_id = job_in(status)
@@ -146,7 +154,7 @@ def test_cancel_refuses_what_has_ended(client, job_in, status) -> None:
     before = client.get(f"/v1/jobs/{job_id}").json()
     assert (
         refused(client.post(f"/v1/jobs/{job_id}/cancel"))
-        == f"job {job_id} is {status}; only a queued or running job can be canceled"
+        == f"job {job_id} is {status}; only a queued, paused or running job can be canceled"
     )
     assert client.get(f"/v1/jobs/{job_id}").json() == before
 
@@ -166,12 +174,15 @@ def test_clearing_the_queue_touches_no_running_job(client, add, job_in) -> None:
 @pytest.mark.parametrize("status", ["queued", *ACTIVE])
 def test_resume_refuses_what_has_not_ended(client, job_in, status) -> None:
     job_id = job_in(status)
-    assert refused(client.post(f"/v1/jobs/{job_id}/resume")) == f"job {job_id} is {status}; only an ended job can be resumed"
+    assert (
+        refused(client.post(f"/v1/jobs/{job_id}/resume"))
+        == f"job {job_id} is {status}; only a paused or ended job can be resumed"
+    )
     assert refused(client.post(f"/v1/jobs/{job_id}/resume", json={"train": {"steps": 9}})).startswith(f"job {job_id} is {status}")
     assert jobs.get(job_id).status == status
 
 
-@pytest.mark.parametrize("status", ["failed", "canceled"])
+@pytest.mark.parametrize("status", ["paused", "failed", "canceled"])
 def test_resume_queues_a_broken_off_job_again(client, job_in, status) -> None:
     job_id = job_in(status)
     answer = client.post(f"/v1/jobs/{job_id}/resume")
@@ -222,3 +233,33 @@ def test_a_resumed_job_stands_at_the_end_of_the_queue(client, job_in, add) -> No
     assert client.post(f"/v1/jobs/{old}/resume").json()["queue_position"] == 2
     assert client.get(f"/v1/jobs/{new}").json()["queue_position"] == 1
     assert [job["id"] for job in client.get("/v1/jobs").json()["jobs"]][-1] in (old, new)
+
+
+def test_a_resume_with_a_patch_keeps_a_new_name(client, job_in) -> None:
+    job_id = job_in("failed")
+    assert client.patch(f"/v1/jobs/{job_id}", json={"name": "renamed"}).json()["spec"]["name"] == "renamed"
+    job = client.post(f"/v1/jobs/{job_id}/resume", json={"train": {"steps": 9}}).json()
+    assert (job["name"], job["spec"]["name"]) == ("renamed", "renamed")
+
+
+def test_a_finished_matrix_goes_on_with_other_cells_and_not_with_the_same(client, home) -> None:
+    spec = {
+        "kind": "sample",
+        "name": "m",
+        "model": {"arch": "pocket", "name_or_path": "random"},
+        "matrix": {"checkpoints": ["a.safetensors", "b.safetensors"], "weights": [1.0]},
+        "samples": [{"prompt": "x"}],
+    }
+    (home / "models").mkdir(parents=True, exist_ok=True)
+    for name in "abc":
+        (home / "models" / f"{name}.safetensors").write_bytes(b"0")
+    job_id = client.post("/v1/jobs", json=spec).json()["id"]
+    job = jobs.claim_next("w", ["pocket"])
+    jobs.tell(job_id, job.attempt, [], status="running", step=2)
+    jobs.finish(job_id, job.attempt, "succeeded")
+    path = f"/v1/jobs/{job_id}/resume"
+    refused(client.post(path, json={"matrix": {"checkpoints": ["b.safetensors", "a.safetensors"]}}))
+    patch = {"matrix": {"checkpoints": ["a.safetensors", "c.safetensors"]}}
+    [change] = client.post(f"{path}?dry_run=true", json=patch).json()["changes"]
+    assert change["effect"] == "new cells are made; those made stay"
+    assert client.post(path, json=patch).json()["status"] == "queued"

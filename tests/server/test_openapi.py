@@ -117,7 +117,17 @@ def test_real_replies_are_as_described(client, described, pictures, tiny_job, jo
 
 def test_a_job_is_described_with_its_states(described) -> None:
     status = described["components"]["schemas"]["JobView"]["properties"]["status"]
-    assert status["enum"] == ["queued", "preparing", "running", "canceling", "succeeded", "failed", "canceled"]
+    assert status["enum"] == [
+        "queued",
+        "preparing",
+        "running",
+        "pausing",
+        "paused",
+        "canceling",
+        "succeeded",
+        "failed",
+        "canceled",
+    ]
 
 
 def test_the_described_body_takes_real_jobs_with_options_of_their_arch(described, tiny_job) -> None:

@@ -60,6 +60,7 @@ def put_worker(name: str, archs: list[str], stopped: bool = False) -> None:
 
 
 def test_only_idle_workers_that_can_run_a_waiting_job_are_rung(reaper, add) -> None:
+    reaper.leases.seconds = reaper.workers.seconds = 3600  # nobody falls silent here
     put_worker("busy", ["pocket"])
     add()
     assert jobs.claim_next("busy", ["pocket"])

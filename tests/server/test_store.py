@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.store import events, jobs
+from server.store import events, jobs, verbs
 from server.store.engine import reading
 from server.store.events import LeaseLost
 from server.store.tables import File, Job, Status
@@ -31,8 +31,8 @@ def take() -> str | None:
 
 def test_the_best_job_is_claimed_first(add) -> None:
     first, second, third, fourth = add(), add(), add(), add()
-    jobs.change(third, None, 2, None)
-    jobs.change(fourth, None, -1, None)
+    verbs.change(third, None, 2, None)
+    verbs.change(fourth, None, -1, None)
     assert jobs.queue_positions() == {third: 1, first: 2, second: 3, fourth: 4}
     assert [take() for _ in range(5)] == [third, first, second, fourth, None]
     assert jobs.queue_positions() == {}
@@ -136,7 +136,7 @@ def test_a_worker_that_wakes_up_too_late_writes_nothing(claimed, moved_on) -> No
     if moved_on == "claimed again":
         assert take() == job.id
     if moved_on == "deleted":
-        jobs.remove(job.id, files=True)
+        verbs.remove(job.id, files=True)
     before = None if moved_on == "deleted" else state(job.id)
     file = File(job_id=job.id, attempt=1, kind="weights", name="late", path="attempts/1/late", size=1, step=1)
     with pytest.raises(LeaseLost):
@@ -162,12 +162,12 @@ def test_a_telling_is_stored_whole_or_not_at_all(claimed) -> None:
 
 def test_a_heartbeat_counts_up_and_brings_wishes(claimed) -> None:
     job = claimed()
-    assert jobs.beat(job.id, 1) is None
+    assert jobs.beat(job.id, 1).wish is None
     assert jobs.get(job.id).beat == job.beat + 1
     jobs.wish_requeue("w")
-    assert jobs.beat(job.id, 1) == "requeue"
-    jobs.cancel(job.id)
-    assert jobs.beat(job.id, 1) == "cancel"
+    assert jobs.beat(job.id, 1).wish == "requeue"
+    verbs.cancel(job.id)
+    assert jobs.beat(job.id, 1).wish == "cancel"
 
 
 def test_a_job_given_back_is_queued_and_taken_again(claimed) -> None:
@@ -224,14 +224,14 @@ def test_a_new_bundle_forgives_the_deaths_before_it(claimed) -> None:
 def test_a_resume_forgives_the_deaths_too(claimed) -> None:
     job = claimed()
     die(job, 3)
-    jobs.resume(job.id)
+    verbs.resume(job.id)
     again = jobs.get(job.id)
     assert (again.status, again.failures, again.error) == ("queued", 0, None)
 
 
 def test_a_canceled_job_whose_worker_dies_is_canceled(claimed) -> None:
     job = claimed()
-    jobs.cancel(job.id)
+    verbs.cancel(job.id)
     jobs.give_back(job.id, 1, "worker w fell silent")
     assert jobs.get(job.id).status == "canceled"
     assert statuses(job.id)[-2:] == ["canceling", "canceled"]
@@ -240,7 +240,7 @@ def test_a_canceled_job_whose_worker_dies_is_canceled(claimed) -> None:
 
 def test_a_canceled_job_that_was_to_be_queued_again_is_canceled(claimed) -> None:
     job = claimed()
-    jobs.cancel(job.id)
+    verbs.cancel(job.id)
     jobs.tell(job.id, 1, [], status=Status.RUNNING)
     assert jobs.get(job.id).status == "canceling"
     jobs.finish(job.id, 1, Status.QUEUED)

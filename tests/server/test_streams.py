@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.store import broker, events, jobs
+from server.store import broker, events, jobs, verbs
 from server.store.engine import reading
 from server.store.tables import Status
 
@@ -132,7 +132,7 @@ def test_the_stream_for_lists_carries_every_job_and_goes_on_by_its_own_numbers(s
     assert follower.seen[0]["event"] == "open"
     opened = json.loads(follower.seen[0]["data"])["id"]
     second = add()
-    jobs.cancel(first)
+    verbs.cancel(first)
     job = jobs.claim_next("w", ["pocket"])
     assert job is not None
     jobs.tell(

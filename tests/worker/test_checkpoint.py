@@ -9,9 +9,9 @@ import torch
 from models.errors import UserError
 from models.weights import save_tensors
 from worker import checkpoint
-from worker.checkpoint import TrainState
 from worker.ema import Ema
-from worker.train import file_stem
+from worker.saves import file_stem
+from worker.state import TrainState
 
 
 def trained(steps: int = 3, ema: bool = True, seed: int = 0) -> TrainState:
@@ -67,7 +67,7 @@ def test_a_bundle_holds_what_its_manifest_says(tmp_path: Path) -> None:
     assert bundle.name == "step_000000003"
     assert sorted(path.name for path in bundle.iterdir()) == ["bundle.json", "cat_000000003.safetensors", "state.safetensors"]
     manifest = json.loads((bundle / "bundle.json").read_text())
-    assert (manifest["step"], manifest["kept"], manifest["weights"]) == (3, True, "cat_000000003.safetensors")
+    assert (manifest["step"], manifest["kept"], manifest["weights"]) == (3, True, ["cat_000000003.safetensors"])
     rolling = save(tmp_path, trained(steps=2), kept=False)
     assert sorted(path.name for path in rolling.iterdir()) == ["bundle.json", "state.safetensors"]
     assert not list(tmp_path.glob(".*"))
@@ -126,6 +126,30 @@ def bundles(*names: str) -> list[Path]:
 )
 def test_what_may_go(there: list[str], keep: int, gone: list[str]) -> None:
     assert checkpoint.obsolete(bundles(*there), keep) == bundles(*gone)
+
+
+@pytest.mark.parametrize(
+    ("there", "keep", "pins", "gone"),
+    [
+        (["step 3", "step 6", "step 9"], 1, ["step 3"], ["step 6"]),
+        (["step 3", "step 6", "step 9"], 2, ["step 9"], []),
+        (["step 3", "step 6", "step 9"], 1, ["step 3", "step 6", "step 9"], []),
+        (["recovery 5", "step 6"], 1, ["step 6"], ["recovery 5"]),
+    ],
+)
+def test_what_is_pinned_neither_goes_nor_counts(there: list[str], keep: int, pins: list[str], gone: list[str]) -> None:
+    assert checkpoint.obsolete(bundles(*there), keep, bundles(*pins)) == bundles(*gone)
+
+
+def test_a_step_that_was_done_again_counts_once_and_its_last_bundle_is_the_one(tmp_path: Path) -> None:
+    first, again = (save(tmp_path / attempt, trained(steps=6, seed=seed)) for attempt, seed in (("1", 1), ("2", 2)))
+    older = save(tmp_path / "1", trained(steps=3))
+    there = [older, first, again]
+    assert checkpoint.newest(there) == again
+    assert checkpoint.obsolete(there, 2) == [first]
+    assert checkpoint.obsolete(there, 2, pinned={first, again}) == []
+    flip(again / "state.safetensors")
+    assert checkpoint.newest(there) == first
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,13 @@ from diffusers.loaders.lora_conversion_utils import _convert_non_diffusers_flux2
 from safetensors.torch import load_file
 
 from models import catalog
-from models.adapters.lora import network_from_state
+from models.adapters.load import network_from_state
 from models.archs.flux2_klein.model import Flux2KleinModel, write_tiny
+from models.errors import UserError
 from models.weights import read_metadata
 
 LENGTH = 48
+NAMELESS = "x_embedder"
 
 
 @pytest.fixture
@@ -114,3 +116,13 @@ def test_from_post_to_previews_with_control_images(stack: Callable[..., Any], pi
     assert all(up.http.get(sample["url"]).content.startswith(b"\x89PNG") for sample in made)
     files = [file["path"] for file in up.http.get(f"/v1/jobs/{job_id}/files").json()["files"]]
     assert "klein_000000005.safetensors" in files
+
+
+def test_a_lokr_on_layers_without_a_public_name_is_refused_before_it_is_trained(
+    run_here: Callable[..., Path], pictures: Callable[..., Path], tiny: Path, scripted: Any
+) -> None:
+    pictures()
+    reporter = scripted()
+    with pytest.raises(UserError, match=NAMELESS):
+        run_here(job(network={"type": "lokr", "linear": 4, "only_if_contains": [NAMELESS]}), reporter)
+    assert reporter.heard("step") == []

@@ -1,109 +1,11 @@
 """Whatever part of a running stack is killed, the job goes on by itself and ends with the numbers of an undisturbed run."""
 
-import contextlib
 import signal
-import sqlite3
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
-from safetensors.torch import load
 
-STEPS = 90
-MIDDLE = 30  # the first kept save; things are killed after it
-
-
-@pytest.fixture
-def long_job(tiny_job: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    return tiny_job(**{"train.steps": STEPS, "save.save_every": MIDDLE, "sample.sample_every": 45})
-
-
-@pytest.fixture
-def undisturbed(
-    up: Any, run_here: Callable[..., Path], long_job: dict[str, Any], weights_of: Any, module_cache: dict[str, Any]
-) -> Any:
-    """The final weights of the same job, run in this process with no interruption."""
-    if "weights" not in module_cache:
-        module_cache["weights"] = weights_of(run_here(long_job), STEPS)
-    return module_cache["weights"]
-
-
-@pytest.fixture(scope="module")
-def module_cache() -> dict[str, Any]:
-    return {}
-
-
-@pytest.fixture
-def reach(until: Callable[..., None], up: Any) -> Callable[..., None]:
-    """Wait until a running job has done so many steps."""
-
-    def wait(job_id: str, step: int = MIDDLE) -> None:
-        until(lambda: up.job(job_id)["step"] >= step, f"job {job_id} did not reach step {step}", lambda: str(up.job(job_id)))
-        assert up.job(job_id)["status"] == "running"
-
-    return wait
-
-
-@pytest.fixture
-def frozen(up: Any) -> Callable[[psutil.Process], Any]:
-    """`with frozen(process):` stands still for a moment, and not while it holds the database's write lock: what is asked of a
-    job inside comes in the middle of its run, however fast the machine is."""
-
-    @contextlib.contextmanager
-    def freeze(process: psutil.Process) -> Iterator[None]:
-        process.suspend()
-        while not writable(up.home / "safelight.db"):
-            process.resume()
-            process.suspend()
-        yield
-        if not gone(process):
-            process.resume()
-
-    return freeze
-
-
-def gone(process: psutil.Process) -> bool:
-    """Ended, or waiting for a parent that never asks."""
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def writable(database: Path) -> bool:
-    with contextlib.closing(sqlite3.connect(database, timeout=0.1, isolation_level=None)) as connection:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("ROLLBACK")
-        except sqlite3.OperationalError:
-            return False
-        return True
-
-
-@pytest.fixture
-def ends_as_undisturbed(up: Any, undisturbed: Any, same: Any) -> Callable[[str], None]:
-    def check(job_id: str) -> None:
-        job = up.wait_for(job_id, "succeeded", "failed", "canceled")
-        assert job["status"] == "succeeded", job["error"]
-        assert told_steps(up, job_id) == list(range(1, STEPS + 1))
-        weights = up.http.get(f"/v1/jobs/{job_id}/files/tiny_{STEPS:09d}.safetensors").content
-        assert same(load(weights), undisturbed)
-
-    return check
-
-
-def told_steps(up: Any, job_id: str) -> list[int]:
-    points = up.http.get(f"/v1/jobs/{job_id}/metrics").json()["points"]
-    return [step for step, _ in points]
-
-
-def every_telling(up: Any, job_id: str) -> list[int]:
-    """The steps of all metrics events, in the order in which they were told."""
-    events = up.http.get(f"/v1/jobs/{job_id}/events", params={"limit": 5000}).json()["events"]
-    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-    return [event["data"]["step"] for event in events if event["type"] == "metrics"]
+from tests.worker.long_run import MIDDLE, STEPS, every_telling, gone
 
 
 def test_a_killed_trainer_is_replaced_and_the_job_goes_on(up, tree, long_job, reach, ends_as_undisturbed) -> None:

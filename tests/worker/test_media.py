@@ -61,7 +61,9 @@ def test_a_picture_is_a_png_with_its_settings_inside(tmp_path: Path) -> None:
     assert told.record == {**RECORD, "media": "image", "width": 64, "height": 48}
     with Image.open(told.picture) as picture:
         assert np.array_equal(np.asarray(picture), np.asarray(made))
-        assert picture.text == {key: str(value) for key, value in told.record.items()}
+        text = dict(picture.text)
+    assert json.loads(text.pop("safelight")) == told.record
+    assert text == {key: str(value) for key, value in told.record.items()}
 
 
 def test_a_clip_is_an_mp4_with_the_frames_that_were_made(tmp_path: Path) -> None:

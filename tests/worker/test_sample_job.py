@@ -41,7 +41,7 @@ def sample_job(models: Path) -> Any:
             "kind": "sample",
             "name": "pictures",
             "model": {"arch": "pocket", "name_or_path": "pocket.safetensors"},
-            "sample": {"sample_steps": 3, "seed": 7, "neg": "grey"},
+            "sample": {"sample_steps": 3, "seed": 7, "neg": "grey", "batch_size": 1},  # together they may be a level apart
             "samples": samples,
             **more,
         }

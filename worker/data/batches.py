@@ -1,129 +1,316 @@
-"""Batches ready for a step. Which pictures micro-batch number n holds follows from the job alone, so a resume needs only n."""
+"""Batches ready for a step. Which items micro-batch number n holds follows from the job and its data alone, so a resume needs only n."""
 
+import os
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from random import Random
+from itertools import count, groupby
+from typing import Any
 
 import torch
 
+from models import catalog
 from models.base import BaseModel, Embeds
-from models.batch import Batch
-from models.buckets import epoch_batches
-from models.datasets import Item, Survey
+from models.batch import Batch, DatasetFacts
+from models.data.captions import caption_at, every_caption, preservation_caption, with_trigger
+from models.data.datasets import Survey, as_model_takes, every_dataset, is_moving
+from models.data.entries import Entry, dataset_hash, parted
+from models.data.epochs import Order
+from models.data.fileindex import FileIndex
 from models.prompt_embeds import concat_prompt_embeds
-from models.spec import TrainSpec
-from worker.data.decode import pixels
+from models.spec import DatasetSpec, TrainSpec
+from server.store.settings import settings
+from worker.data.encode import AUDIO, FIRST_FRAME, LATENTS, Latents, Texts
+from worker.data.load import Loaded, Loader
+from worker.data.survey import INDEX, without_collecting
 from worker.report import Reporter
-from worker.seeds import seed_for
 
-AHEAD = 2  # micro-batches decoded in advance
-PICTURES_AHEAD = 8  # the same for single pictures while caching
+AHEAD = 2  # micro-batches prepared in advance, at least
+TOLD_SECONDS = 0.3  # between two words on how far caching is
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One picture at one size, and how it is captioned."""
+class TrainBatch:
+    """A micro-batch and what its loss needs to know. All of its items come from one dataset and have one size.
 
-    item: Item
-    size: tuple[int, int]
-    dropout: float
-    cached: bool
+    batch                 on the model's device; `batch.mask_tensor` (B, 1, H, W) in [0, 1] where the dataset has masks
+    embeds                of `batch.captions`
+    preservation_embeds   with diff_output_preservation of the captions with the class in place of the trigger word, with
+                          blank_prompt_preservation of the empty caption; None without either
+    step, first           the optimizer step (from 0), and the place of the first item in that step's whole batch: seeds come from them;
+                          of a held-out batch 0, and the place of its first item among all that are held out
+    is_reg                the step is made of regularisation sets; every micro-batch of a step agrees
+    prior_reg             the target is the prediction without the adapter
+    loss_multiplier       the dataset's weight in the loss
+    """
+
+    batch: Batch
+    embeds: Embeds
+    step: int = 0
+    first: int = 0
+    preservation_embeds: Embeds | None = None
+    is_reg: bool = False
+    prior_reg: bool = False
+    loss_multiplier: float = 1.0
+
+
+@dataclass(frozen=True)
+class FileItem:
+    """What an architecture may ask of an item's file: its path and how it was cut, in pixels."""
+
+    path: str
+    crop_width: int
+    crop_height: int
+    crop_x: int
+    crop_y: int
+    flip_x: bool
+    flip_y: bool
+    num_frames: int
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A micro-batch before anything is read."""
+
+    entries: list[Entry]
+    captions: list[str]
+    step: int
+    first: int
+    is_reg: bool = False
 
 
 class Batches:
-    """Caches what the job wants cached, then hands out micro-batches from any number on."""
+    """Caches what the job wants cached, then hands out micro-batches from any number on, and those that are held out. `surveys`
+    are those of `models.data.datasets.every_dataset`, in its order."""
 
-    def __init__(self, model: BaseModel, spec: TrainSpec, surveys: list[Survey]) -> None:
+    @without_collecting()
+    def __init__(self, model: BaseModel, spec: TrainSpec, surveys: Sequence[Survey]) -> None:
         self.model, self.spec = model, spec
-        divisibility = model.get_bucket_divisibility()
-        self.entries = [
-            Entry(item, size, dataset.caption_dropout_rate, dataset.cache_latents)
-            for dataset, survey in zip(spec.datasets, surveys, strict=True)
-            for item, size in survey.entries(dataset, divisibility)
-        ]
-        self._latents: dict[tuple[Item, tuple[int, int]], torch.Tensor] = {}
-        self._embeds: dict[str, Embeds] = {}
-        self._epoch: tuple[int, list[list[int]]] = (-1, [])
-
-    def cache(self, reporter: Reporter) -> None:
-        """Encode every caption, and every picture whose dataset caches latents, once."""
-        captions = sorted(
-            {entry.item.caption for entry in self.entries} | ({""} if any(e.dropout for e in self.entries) else set())
-        )
-        wanted = list(dict.fromkeys((entry.item, entry.size) for entry in self.entries if entry.cached))
-        total = len(captions) + len(wanted)
-        reporter.phase("caching", 0, total)
-        for caption in captions:
-            reporter.check()
-            self._embeds[caption] = self.model.encode_prompt(caption).to("cpu")
-        with ThreadPoolExecutor() as pool, torch.no_grad():
-            for key, picture in zip(wanted, _ahead(pool, wanted), strict=True):
-                reporter.check()
-                self._latents[key] = self.model.encode_images([picture])[0].cpu()
-        reporter.phase("caching", total, total)
-
-    def from_number(self, first: int) -> Iterator[tuple[Batch, Embeds]]:
-        """Micro-batches first, first + 1, ... without end, the next ones decoded in threads meanwhile."""
-        with ThreadPoolExecutor(max_workers=AHEAD) as pool:
-            coming: deque[Future[list[torch.Tensor]]] = deque()
-            number = first
-            while True:
-                while len(coming) <= AHEAD:
-                    coming.append(pool.submit(self._pictures, self._members(number + len(coming))))
-                yield self._batch(number, coming.popleft().result())
-                number += 1
-
-    def _batch(self, number: int, pictures: list[torch.Tensor]) -> tuple[Batch, Embeds]:
-        members = self._members(number)
-        entries = [self.entries[index] for index in members]
-        tensor = None
-        if pictures:
-            tensor = torch.stack(pictures)
-            with torch.no_grad():
-                latents = self.model.encode_images(tensor)
-        else:
-            latents = torch.stack([self._latents[entry.item, entry.size] for entry in entries]).to(self.model.device_torch)
-        step, micro = divmod(number, self.spec.train.gradient_accumulation)
-        first = micro * self.spec.train.batch_size
-        captions = [self._caption(entry, step, first + place) for place, entry in enumerate(entries)]
-        embeds = concat_prompt_embeds([self._embeds[c] for c in captions], self.model.te_padding_side)
-        return Batch(latents, captions, tensor), embeds
-
-    def _caption(self, entry: Entry, step: int, place: int) -> str:
-        """The caption of the sample at this place of an optimizer step's whole batch, or "" where it is dropped."""
-        chance = Random(seed_for(self.spec.train.seed, step, place, "caption")).random()
-        return "" if chance < entry.dropout else entry.item.caption
-
-    def _pictures(self, members: list[int]) -> list[torch.Tensor]:
-        """Pixels of the batch, unless all of it is cached."""
-        entries = [self.entries[index] for index in members]
-        return [] if all(entry.cached for entry in entries) else [pixels(entry.item.path, *entry.size) for entry in entries]
-
-    def _members(self, number: int) -> list[int]:
-        epoch, place = divmod(number, self.num_batches)
-        if self._epoch[0] != epoch:
-            self._epoch = (epoch, self._order(epoch))
-        return self._epoch[1][place]
-
-    def _order(self, epoch: int) -> list[list[int]]:
-        return epoch_batches([entry.size for entry in self.entries], self.spec.train.batch_size, self.spec.train.seed, epoch)
+        divisibility, snap = model.get_bucket_divisibility(), model.get_frame_count_snapper()
+        named = zip(surveys, every_dataset(spec), strict=True)
+        surveys = [as_model_takes(found, dataset, snap) for found, (_, dataset) in named]
+        self.datasets: list[DatasetSpec] = list(spec.datasets)
+        self.entries, self.held = parted(spec, surveys, divisibility)
+        if spec.validation and spec.validation.dataset:
+            self.datasets.append(spec.validation.dataset)
+        self.dataset_hash = dataset_hash(surveys)
+        self.order = Order(self.entries, spec)
+        folder = model.cache_folder or settings().home / "cache"
+        self._index_path = folder / INDEX
+        self._latents = Latents(model, spec, self.datasets, folder)
+        self._texts = Texts(model, spec, folder)
+        card = catalog.arch(spec.model.arch)
+        self._load = Loader(model, self.datasets, "video" in card.capabilities, self._latents, self._texts)
 
     @property
     def num_batches(self) -> int:
-        """Micro-batches of an epoch."""
-        if self._epoch[0] < 0:
-            self._epoch = (0, self._order(0))
-        return len(self._epoch[1])
+        """Micro-batches of an epoch, without those of regularisation sets."""
+        return self.order.num_batches
+
+    def cache(self, reporter: Reporter) -> None:
+        """Encode every caption and every item that the job caches and that no earlier run has encoded. Whatever is done when it is
+        stopped stays."""
+        index = FileIndex(self._index_path)
+        entries = [*self.entries, *self.held]
+        try:
+            with without_collecting():
+                texts = self._texts.missing(self._captions(entries), index) if self._texts.cached else []
+                items = self._latents.missing(entries, index)
+            progress = _Progress(reporter, len(texts) + len(items), self._remembering(index))
+            for caption, entry in texts:
+                progress.next()
+                self._texts.keep(caption, entry, self._texts.encode(caption, entry, self._load.text_controls(entry)))
+            with ThreadPoolExecutor(max_workers=_workers()) as pool:
+                for entry, (pixels, sound) in zip(items, _ahead(pool, self._load.media, items), strict=True):
+                    progress.next()
+                    self._latents.keep(entry, self._latents.encode(entry, pixels, sound))
+            progress.end()
+        finally:
+            self._remembering(index)()
+            index.close()
+
+    def _remembering(self, index: FileIndex) -> Callable[[], None]:
+        def remember() -> None:
+            for disk in (self._texts.disk, self._latents.disk):
+                disk.remember(index)
+
+        return remember
+
+    def from_number(self, first: int) -> Iterator[TrainBatch]:
+        """Micro-batches first, first + 1, ... without end, the next ones read and decoded in threads meanwhile."""
+        return self._stream(self._plan(number) for number in count(first))
+
+    def held_out(self) -> Iterator[TrainBatch]:
+        """What is held out, once, always in the same batches and the same order, with nothing random about it."""
+        return self._stream(self._held_plans())
+
+    def _plan(self, number: int) -> _Plan:
+        entries = [self.entries[index] for index in self.order.members(number)]
+        step, micro = divmod(number, self.spec.train.gradient_accumulation)
+        first, seed = micro * self.spec.train.batch_size, self.spec.train.seed
+        captions = [caption_at(each.item.caption, each.rule, seed, step, first + place) for place, each in enumerate(entries)]
+        return _Plan(entries, captions, step, first, self.order.is_reg(step))
+
+    def _held_plans(self) -> Iterator[_Plan]:
+        first, size = 0, self.spec.train.batch_size
+        for _, group in groupby(sorted(self.held, key=lambda entry: (entry.bucket, entry.item.name)), lambda entry: entry.bucket):
+            members = list(group)
+            for begin in range(0, len(members), size):
+                entries = members[begin : begin + size]
+                yield _Plan(entries, [with_trigger(each.item.caption, each.rule) for each in entries], 0, first)
+                first += len(entries)
+
+    def _captions(self, entries: Iterable[Entry]) -> Iterator[tuple[str, Entry]]:
+        """Every caption that can occur, with an entry that it may occur with."""
+        blank = [""] if self.spec.train.blank_prompt_preservation else []
+        seen: set[Any] = set()
+        for entry in entries:
+            about = (entry.item.caption, entry.rule)
+            if self._texts.sees(entry) or about not in seen:
+                seen.add(about)
+                yield from ((caption, entry) for caption in [*every_caption(*about), *blank])
+
+    def _stream(self, plans: Iterator[_Plan]) -> Iterator[TrainBatch]:
+        workers = _workers()
+        with ThreadPoolExecutor(max_workers=workers) as pool:
+            coming: deque[tuple[_Plan, list[Future[Loaded]]]] = deque()
+            try:
+                for plan in plans:
+                    preserved = self._preserved(plan) or []
+                    texts = [[caption, *preserved[at : at + 1]] for at, caption in enumerate(plan.captions)]
+                    pairs = zip(plan.entries, texts, strict=True)
+                    coming.append((plan, [pool.submit(self._load, entry, captions) for entry, captions in pairs]))
+                    moving = is_moving(self.datasets[plan.entries[0].dataset])
+                    if len(coming) > (AHEAD if moving else max(AHEAD, -(-workers // len(plan.entries)))):
+                        ready, futures = coming.popleft()
+                        yield self._batch(ready, [future.result() for future in futures])
+                while coming:
+                    ready, futures = coming.popleft()
+                    yield self._batch(ready, [future.result() for future in futures])
+            finally:
+                for _, futures in coming:
+                    for future in futures:
+                        future.cancel()
+
+    def _batch(self, plan: _Plan, loaded: list[Loaded]) -> TrainBatch:
+        dataset = self.datasets[plan.entries[0].dataset]
+        made = [each.stored or self._made(entry, each) for entry, each in zip(plan.entries, loaded, strict=True)]
+        batch = Batch(
+            latents=self._stacked([each[LATENTS] for each in made]),
+            captions=plan.captions,
+            tensor=self._stacked([each.pixels for each in loaded]),
+            control_tensor=self._stacked([each.control for each in loaded]),
+            mask_tensor=self._stacked([each.mask for each in loaded]),
+            first_frame_latents=self._stacked([each.get(FIRST_FRAME) for each in made]),
+            audio_latents=self._stacked([each.get(AUDIO) for each in made]),
+            num_frames=plan.entries[0].item.num_frames,
+            dataset_config=DatasetFacts(
+                dataset.do_i2v, dataset.do_audio, dataset.num_frames, dataset.fps, dataset.auto_frame_count
+            ),
+            file_items=[_file_item(entry) for entry in plan.entries],
+        )
+        if all(each.raw_controls for each in loaded):
+            batch.control_tensor_list = [[self._there(control) for control in each.raw_controls] for each in loaded]
+        if all(each.sound is not None for each in loaded):
+            batch.audio_data = [each.sound for each in loaded if each.sound is not None]
+        preserved = self._preserved(plan)
+        return TrainBatch(
+            batch,
+            self._embeds(plan, plan.captions, loaded),
+            plan.step,
+            plan.first,
+            self._embeds(plan, preserved, loaded) if preserved else None,
+            plan.is_reg,
+            dataset.prior_reg,
+            dataset.loss_multiplier,
+        )
+
+    def _made(self, entry: Entry, loaded: Loaded) -> Any:
+        """Latents that were not cached, or that were damaged and not yet made again."""
+        if (again := self._latents.stored(entry)) is not None:
+            return again
+        made = self._latents.encode(entry, loaded.pixels, loaded.sound)
+        if self._latents.is_cached(entry):
+            self._latents.keep(entry, made)
+        return made
+
+    def _embeds(self, plan: _Plan, captions: list[str], loaded: list[Loaded]) -> Embeds:
+        found = []
+        for entry, caption, each in zip(plan.entries, captions, loaded, strict=True):
+            embeds = each.embeds.get(caption) or self._texts.stored(caption, entry)
+            if embeds is None:
+                embeds = self._texts.encode(caption, entry, self._load.text_controls(entry))
+                if self._texts.cached:
+                    self._texts.keep(caption, entry, embeds)
+            found.append(embeds.to(self.model.device_torch, non_blocking=True))
+        joined: Embeds = concat_prompt_embeds(found, self.model.te_padding_side)
+        return joined
+
+    def _preserved(self, plan: _Plan) -> list[str] | None:
+        """The captions that preservation compares with."""
+        if self.spec.train.diff_output_preservation:
+            return [preservation_caption(c, entry.rule) for c, entry in zip(plan.captions, plan.entries, strict=True)]
+        return [""] * len(plan.captions) if self.spec.train.blank_prompt_preservation else None
+
+    def _stacked(self, tensors: Sequence[torch.Tensor | None]) -> Any:
+        whole = [tensor for tensor in tensors if tensor is not None]
+        return self._there(torch.stack(whole)) if len(whole) == len(tensors) else None
+
+    def _there(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.model.device_torch, non_blocking=True)
 
 
-def _ahead(pool: ThreadPoolExecutor, wanted: list[tuple[Item, tuple[int, int]]]) -> Iterator[torch.Tensor]:
-    """Decode in order, a few pictures ahead of who takes them."""
-    coming: deque[Future[torch.Tensor]] = deque()
-    for item, size in wanted:
-        coming.append(pool.submit(pixels, item.path, *size))
-        if len(coming) > PICTURES_AHEAD:
+class _Progress:
+    """Tells how far caching is, and has it noted, now and then; asks before every unit whether to stop."""
+
+    def __init__(self, reporter: Reporter, total: int, remember: Callable[[], None]) -> None:
+        self.reporter, self.total, self.done, self.remember = reporter, total, 0, remember
+        self._told = time.monotonic()
+        reporter.phase("caching", 0, total)
+
+    def next(self) -> None:
+        self.reporter.check()
+        if time.monotonic() - self._told > TOLD_SECONDS:
+            self.reporter.phase("caching", self.done, self.total)
+            self.remember()
+            self._told = time.monotonic()
+        self.done += 1
+
+    def end(self) -> None:
+        if self.total:
+            self.reporter.phase("caching", self.total, self.total)
+
+
+def _file_item(entry: Entry) -> FileItem:
+    view = entry.view
+    return FileItem(
+        str(entry.item.path),
+        view.width,
+        view.height,
+        view.left,
+        view.top,
+        view.flip_x,
+        view.flip_y,
+        entry.item.num_frames,
+    )
+
+
+def _workers() -> int:
+    return min(8, max(2, os.cpu_count() or 1))
+
+
+def _ahead(pool: ThreadPoolExecutor, function: Any, wanted: Sequence[Any]) -> Iterator[Any]:
+    """The function's results in order, a few computed ahead of who takes them."""
+    coming: deque[Future[Any]] = deque()
+    try:
+        for each in wanted:
+            coming.append(pool.submit(function, each))
+            if len(coming) > _workers():
+                yield coming.popleft().result()
+        while coming:
             yield coming.popleft().result()
-    while coming:
-        yield coming.popleft().result()
+    finally:
+        for future in coming:
+            future.cancel()

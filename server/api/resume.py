@@ -1,0 +1,166 @@
+"""The one rule for going on with an edited job; docs/jobs.md says it for people, and a dry run of a resume shows it for one job.
+
+A run goes on from its newest checkpoint under the edited job. Whatever a step draws or uses follows from (job, step, place in the step)
+alone, so from that step on it is as if the job had always been what it is now; what was done stays as it was.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from models import catalog
+from models.errors import Problem, SpecError
+from models.spec import JobSpec
+from server.api.plan import make_plan
+from server.api.shapes import ChangeView, Plan
+from server.store import verbs
+from server.store.jobs import Conflict, total_steps
+from server.store.tables import Job
+
+FIXED = {
+    "/kind": "another kind of job is another job",
+    "/model": "the saved weights belong to this model",
+    "/network": "the saved weights belong to this adapter",
+    "/train/optimizer": "the saved state belongs to this optimizer",
+    "/train/ema_config/use_ema": "averages begin with the run",
+    "/train/as_in_ai_toolkit": "it says what the saved weights mean",
+}
+MEMORY_ONLY = (
+    "/model/low_vram",
+    "/model/layer_offloading",
+    "/model/layer_offloading_transformer_percent",
+    "/model/layer_offloading_text_encoder_percent",
+    "/train/gradient_checkpointing",
+)
+LOW_VRAM = "memory and speed from now on; what is trained stays the same, previews' pixels may differ a little: the VAE may decode in tiles"
+RATE = "from step {next} on the rate is what the schedule gives for that step of the total; there is no second warm-up"
+HELD_OUT = "pictures that were trained on would be held out"
+NEW_CELLS = "new cells are made; those made stay"
+SIZE = "from step {next} on; the place in the data is as if every step had been of this size"
+EFFECTS = {  # the longest that fits; {next} is the first step (or picture) still to be done
+    "/name": "shown in lists, and in the names of files from now on",
+    "/train/steps": "the run ends there; " + RATE,
+    "/train/lr": RATE,
+    "/train/lr_scheduler": RATE,
+    "/train/lr_scheduler_params": RATE,
+    "/train/lr_warmup_steps": RATE,
+    "/train/batch_size": SIZE,
+    "/train/gradient_accumulation": SIZE,
+    "/train/seed": "from step {next} on noise, order and dropout come from the new seed",
+    "/train/skip_first_sample": "concerns only a run that starts from the beginning",
+    "/train/disable_sampling": "previews from now on; those made stay",
+    "/train": "from step {next} on",
+    "/trigger_word": "in the captions from step {next} on",
+    "/datasets": "from step {next} on pictures come in the new list's order, whichever were seen before",
+    "/validation": "values from now on; earlier ones were measured as the job was then",
+    "/save": "saves from now on; pinned checkpoints stay",
+    "/sample": "previews from now on; those made stay",
+}
+PICTURES = "pictures from number {next} on; those made stay"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A job with a patch on it: `fixed` are changes that no resume can make, `problems` what else would refuse it."""
+
+    spec: JobSpec
+    goes_on_from: int
+    changes: list[ChangeView]
+    fixed: list[Problem]
+    problems: list[Problem]
+
+    def plan(self) -> Plan:
+        """The patched job's plan, with what changes."""
+        plan = make_plan(self.spec)
+        taken_in = {"/network/pretrained_lora_path"} if self.goes_on_from else set()  # a run that goes on does not read it again
+        needed = [p.model_dump() for p in plan.problems if p.pointer not in taken_in]
+        problems = [p.as_dict() for p in (*self.fixed, *self.problems)] + needed
+        more = {"changes": [change.model_dump() for change in self.changes], "goes_on_from": self.goes_on_from}
+        return Plan.model_validate({**plan.model_dump(), **more, "problems": problems, "ok": not problems})
+
+    def checked(self) -> dict[str, Any]:
+        """The job to go on with. Raises Conflict naming the keys that cannot change, SpecError for what else refuses it."""
+        if self.fixed:
+            named = "; ".join(f"'{problem.pointer}' {problem.message}" for problem in self.fixed)
+            raise Conflict(f"{named}; submit a new job instead")
+        plan = self.plan()
+        if not plan.ok:
+            raise SpecError([Problem(p.pointer, p.message, p.suggestion) for p in plan.problems])
+        return self.spec.model_dump(mode="json")
+
+
+def edit(job: Job, patch: dict[str, Any]) -> Edit:
+    """The job with this patch. Raises Conflict when its state does not allow a resume, SpecError when the patched job is none."""
+    verbs.check_rests(job)
+    spec = catalog.parse_job(catalog.merge(job.spec, patch))
+    after = spec.model_dump(mode="json")
+    verbs.check_has_more(job, after)
+    before = catalog.parse_job(job.spec).model_dump(mode="json")  # in full, however old it is
+    start = verbs.goes_on_from(job)
+    changed = [
+        ChangeView(pointer=at, before=old, after=new, effect=effect(job.kind, at, start, holds_out(at, new)))
+        for at, old, new in leaves(before, after)
+    ]
+    return Edit(spec, start, changed, list(_fixed(changed, after, start)), list(_too_few(after, start)))
+
+
+def leaves(before: Any, after: Any, pointer: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(JSON pointer, old, new) of every key that differs, as deep as both have the same shape; None where there is nothing."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in {**before, **after}:
+            name = str(key).replace("~", "~0").replace("/", "~1")
+            yield from leaves(before.get(key), after.get(key), f"{pointer}/{name}")
+    elif isinstance(before, list) and isinstance(after, list) and any(isinstance(each, dict) for each in [*before, *after]):
+        for place, (old, new) in enumerate(zip_longest(before, after)):
+            yield from leaves(old, new, f"{pointer}/{place}")
+    elif before != after:
+        yield pointer, before, after
+
+
+def holds_out(pointer: str, after: Any) -> bool:
+    """Whether this change keeps back pictures for validation, or other ones than before."""
+    if pointer == "/validation" and after:
+        return bool(after.get("fraction"))
+    return pointer == "/validation/fraction" and bool(after)
+
+
+def effect(kind: str, pointer: str, start: int, held_out: bool = False) -> str:
+    """What changing this key does to a run that goes on from `start`."""
+    reason = HELD_OUT if held_out and start else _longest(FIXED, pointer)
+    if reason:
+        return f"cannot change at resume: {reason}"
+    if pointer == "/model/low_vram":
+        return LOW_VRAM
+    if pointer in MEMORY_ONLY:
+        return "memory and speed from now on; the numbers stay the same"
+    if pointer.startswith("/matrix"):
+        return NEW_CELLS
+    if kind != "train" and pointer != "/name":
+        return PICTURES.format(next=start + 1)
+    return (_longest(EFFECTS, pointer) or EFFECTS["/train"]).format(next=start + 1)
+
+
+def _longest(table: dict[str, str], pointer: str) -> str | None:
+    """The entry whose pointer is the longest that this one lies at or under."""
+    if pointer in MEMORY_ONLY:
+        return None
+    fitting = [key for key in table if pointer == key or pointer.startswith(key + "/")]
+    return table[max(fitting, key=len)] if fitting else None
+
+
+def _fixed(changed: list[ChangeView], after: dict[str, Any], start: int) -> Iterator[Problem]:
+    for change in changed:
+        if start and holds_out(change.pointer, change.after):
+            yield Problem(change.pointer, f"cannot change at resume: {HELD_OUT}")
+        if reason := _longest(FIXED, change.pointer):
+            yield Problem(change.pointer, f"cannot change at resume: {reason}")
+        elif change.pointer == "/train/seed" and after["network"] and after["model"]["name_or_path"] == "random":
+            yield Problem(change.pointer, "cannot change at resume: the frozen weights under the adapter come from it")
+
+
+def _too_few(after: dict[str, Any], start: int) -> Iterator[Problem]:
+    total = total_steps(after)
+    if total < start:
+        unit, pointer = ("steps", "/train/steps") if after["kind"] == "train" else ("pictures", "/samples")
+        yield Problem(pointer, f"{total} {unit} are fewer than the {start} that are done", str(start))

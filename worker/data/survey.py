@@ -1,0 +1,53 @@
+"""The look at a job's data before anything expensive happens."""
+
+import contextlib
+import gc
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from models import catalog
+from models.data import datasets, epochs
+from models.data.datasets import Folders, Survey
+from models.data.fileindex import FileIndex
+from models.errors import SpecError
+from models.spec import TrainSpec
+from worker.report import Reporter
+
+INDEX = "index.sqlite"  # in the cache folder
+
+
+@contextlib.contextmanager
+def without_collecting() -> Iterator[None]:
+    """Inside, Python looks for no garbage: of a hundred thousand small objects that all stay, it would walk over all again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@without_collecting()
+def survey(spec: TrainSpec, folders: Sequence[Folders], cache: Path | None, reporter: Reporter) -> list[Survey]:
+    """Decode every file once; one that is unchanged since an earlier job did is not read again. `folders` are those of the datasets in
+    the order of `models.data.datasets.every_dataset`, and so are the answers. Raises SpecError naming what cannot be used."""
+    sounds = catalog.arch(spec.model.arch).modality == "audio"
+    index = FileIndex(cache / INDEX) if cache else None
+    surveys = []
+    try:
+        for (pointer, dataset), places in zip(datasets.every_dataset(spec), folders, strict=True):
+            reporter.check()
+            found = datasets.survey(dataset, places, sounds=sounds, index=index, check=reporter.check)
+            errors, warnings = datasets.problems(found, dataset, pointer)
+            if errors:
+                raise SpecError(errors)
+            for warning in warnings:
+                reporter.log(warning.message, "WARNING")
+            surveys.append(found)
+    finally:
+        if index:
+            index.close()
+    if faults := epochs.validation_problems(spec, surveys):
+        raise SpecError(faults)
+    return surveys
