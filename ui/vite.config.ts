@@ -9,5 +9,6 @@ export default defineConfig({
   plugins: [react()],
   build: { outDir: '../server/static', emptyOutDir: true, target: 'es2022', chunkSizeWarningLimit: 700 },
   server: { proxy: { '/v1': server, '/healthz': server, '/readyz': server } },
-  test: { environment: 'jsdom', include: ['src/**/*.test.{ts,tsx}'] },
+  // rjsf imports dayjs's plugins as a bundler finds them, not as Node does.
+  test: { environment: 'jsdom', include: ['src/**/*.test.{ts,tsx}'], server: { deps: { inline: ['@rjsf/mantine'] } } },
 });

@@ -1,7 +1,7 @@
 /** The server's calls by name. Paths and parameters are checked against the server's OpenAPI document; the casts narrow plain
  * strings (a status, a worker's state) to the words that this UI knows. */
 import { client } from './http';
-import type { Arch, ArchDetail, Job, JobFile, JobPage, JsonObject, Plan, Ready, Sample, Series, Status, Worker } from './types';
+import type { Arch, ArchDetail, Ask, Job, JobFile, JobPage, JsonObject, Plan, Ready, Sample, Series, Status, Worker } from './types';
 
 export interface JobFilter {
   status?: readonly Status[];
@@ -42,9 +42,22 @@ export const api = {
   cancel: async (id: string) => {
     await client.POST('/v1/jobs/{job_id}/cancel', { params: at(id) });
   },
+  pause: async (id: string) => {
+    await client.POST('/v1/jobs/{job_id}/pause', { params: at(id) });
+  },
+  /** Previews, or a checkpoint, now. */
+  ask: async (id: string, what: Ask) => {
+    await client.POST(what === 'sample' ? '/v1/jobs/{job_id}/sample' : '/v1/jobs/{job_id}/checkpoint', { params: at(id) });
+  },
+  pin: async (id: string, step: number, pinned: boolean) => {
+    await client.POST('/v1/jobs/{job_id}/checkpoints/{step}/pin', { params: { path: { job_id: id, step } }, body: { pinned } });
+  },
   resume: async (id: string, patch: JsonObject = {}) => {
     await client.POST('/v1/jobs/{job_id}/resume', { params: at(id), body: loose(patch) });
   },
+  /** What `resume` would do with this patch; nothing is queued. */
+  resumePlan: async (id: string, patch: JsonObject) =>
+    (await client.POST('/v1/jobs/{job_id}/resume', { params: { ...at(id), query: { dry_run: true } }, body: loose(patch) })).data as unknown as Plan,
   remove: async (id: string) => {
     await client.DELETE('/v1/jobs/{job_id}', { params: { ...at(id), query: { files: true } } });
   },

@@ -38,3 +38,13 @@ test('a fetched series fills in what is missing and does not overwrite what the 
   expect(store.series.loss.steps).toEqual([1, 3, 5, 7]);
   expect(store.series.loss.values).toEqual([1, 0.8, 0.5, null]);
 });
+
+test('held-out losses are kept under their own names; what nobody draws is not', () => {
+  const store = new JobStore();
+  store.take(event('metrics', { step: 5, 'val/loss': 0.5, 'val/loss/125': 0.25, 'val/loss/875': null, seen: 3 }));
+  store.addSeries('val/loss/125', [[1, 0.75], [5, 9]]);
+  expect(store.series['val/loss']).toEqual({ steps: [5], values: [0.5] });
+  expect(store.series['val/loss/125']).toEqual({ steps: [1, 5], values: [0.75, 0.25] });
+  expect(store.series['val/loss/875']).toEqual({ steps: [5], values: [null] });
+  expect(Object.keys(store.series)).not.toContain('seen');
+});

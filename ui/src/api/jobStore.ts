@@ -9,6 +9,10 @@ export interface SeriesData {
 export const METRICS = ['loss', 'lr', 'grad_norm', 'step_seconds'] as const;
 export type Metric = (typeof METRICS)[number];
 
+/** Losses on held-out pictures: all in one, and one for each noise level (`val/loss/125`). A job has them if it asks for them. */
+export const VALIDATION = 'val/loss';
+export const isKept = (name: string): boolean => (METRICS as readonly string[]).includes(name) || name === VALIDATION || name.startsWith(`${VALIDATION}/`);
+
 /** Where `step` is or belongs in the ascending `steps`. Nearly always at the end, so the end is looked at first. */
 function place(steps: number[], step: number): number {
   let high = steps.length;
@@ -24,7 +28,7 @@ function place(steps: number[], step: number): number {
 
 export class JobStore {
   samples: Sample[] = [];
-  readonly series: Record<Metric, SeriesData> = {
+  readonly series: Record<Metric, SeriesData> & Record<string, SeriesData> = {
     loss: { steps: [], values: [] },
     lr: { steps: [], values: [] },
     grad_norm: { steps: [], values: [] },
@@ -34,9 +38,9 @@ export class JobStore {
   version = 0;
   logBell = 0;
   /** The series that were fetched; from then on the stream alone tells. */
-  readonly fetched = new Set<Metric>();
+  readonly fetched = new Set<string>();
   /** Steps that the stream told before the fetched series came. */
-  private readonly live = new Map<Metric, Set<number>>(METRICS.map((name) => [name, new Set()]));
+  private readonly live = new Map<string, Set<number>>();
   private readonly listeners = new Set<() => void>();
   private timer: ReturnType<typeof setTimeout> | null = null;
 
@@ -56,7 +60,7 @@ export class JobStore {
   }
 
   /** A fetched series; what the stream told meanwhile is newer and stays. */
-  addSeries(name: Metric, points: readonly Point[]): void {
+  addSeries(name: string, points: readonly Point[]): void {
     if (this.fetched.has(name)) return;
     this.fetched.add(name);
     const live = this.live.get(name);
@@ -69,10 +73,9 @@ export class JobStore {
     const data = event.data;
     if (event.type === 'sample') this.addSamples([data as unknown as Sample]);
     else if (event.type === 'metrics') {
-      for (const name of METRICS) {
-        const value = data[name];
-        if (typeof value !== 'number' && value !== null) continue;
-        if (!this.fetched.has(name)) this.live.get(name)?.add(Number(data.step));
+      for (const [name, value] of Object.entries(data)) {
+        if (!isKept(name) || (typeof value !== 'number' && value !== null)) continue;
+        if (!this.fetched.has(name)) this.liveSteps(name).add(Number(data.step));
         this.setPoint(name, Number(data.step), value);
       }
       this.changed();
@@ -82,9 +85,15 @@ export class JobStore {
     }
   }
 
+  private liveSteps(name: string): Set<number> {
+    const known = this.live.get(name) ?? new Set();
+    this.live.set(name, known);
+    return known;
+  }
+
   /** The newest telling of a step replaces an older one. */
-  private setPoint(name: Metric, step: number, value: number | null): void {
-    const { steps, values } = this.series[name];
+  private setPoint(name: string, step: number, value: number | null): void {
+    const { steps, values } = (this.series[name] ??= { steps: [], values: [] });
     const at = place(steps, step);
     if (steps[at] === step) values[at] = value;
     else {

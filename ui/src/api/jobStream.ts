@@ -55,7 +55,9 @@ export function useJobStream(id: string): { job: Job | undefined; store: JobStor
       onEvent: (event) => {
         store.take(event);
         client.setQueryData<Job>(['job', id], (old) => old && applyEvent(old, event));
-        if (event.type === 'status' || event.type === 'checkpoint' || event.type === 'error') refresh();
+        // Whether a wish still waits is told by the record alone; it may be answered when previews or saving end.
+        const asked = client.getQueryData<Job>(['job', id])?.asked.length ? ['sample', 'phase'] : [];
+        if (['status', 'checkpoint', 'error', ...asked].includes(event.type)) refresh();
       },
       onState: (state) => {
         setFeed(state);

@@ -33,7 +33,9 @@ export function applyEvent(job: Job, event: JobEvent): Job {
       error: 'error' in data ? (data.error as unknown as JobError | null) : job.error,
     };
   }
-  if (event.type === 'phase') return { ...next, phase: (data.phase as string | undefined) ?? null };
+  if (event.type === 'phase') {
+    return { ...next, phase: (data.phase as string | undefined) ?? null, phase_done: (data.done as number | null | undefined) ?? null, phase_total: (data.total as number | null | undefined) ?? null };
+  }
   if (event.type === 'progress') {
     const step = (data.step as number | undefined) ?? job.step;
     const total = (data.total_steps as number | undefined) ?? job.total_steps;

@@ -6,6 +6,9 @@ export type JsonObject = { [key: string]: Json };
 export type Status =
   | 'queued' | 'preparing' | 'running' | 'pausing' | 'paused' | 'canceling' | 'succeeded' | 'failed' | 'canceled';
 
+/** What a running job can be asked for without ending it. */
+export type Ask = 'sample' | 'checkpoint';
+
 export interface JobError {
   code: string;
   message: string;
@@ -25,6 +28,9 @@ export interface Job {
   arch: string;
   status: Status;
   phase: string | null;
+  /** How far the phase is, where it counts something; told by events alone. */
+  phase_done?: number | null;
+  phase_total?: number | null;
   step: number;
   total_steps: number;
   progress: number;
@@ -34,6 +40,8 @@ export interface Job {
   priority: number;
   labels: Record<string, string>;
   worker: string | null;
+  /** What the run was asked for and has not done yet. */
+  asked: Ask[];
   speed: Speed | null;
   loss: number | null;
   error: JobError | null;
@@ -59,8 +67,16 @@ export interface Sample {
   seed: number | null;
   width: number;
   height: number;
+  neg?: string;
   guidance_scale?: number | null;
   sample_steps?: number | null;
+  sampler?: string | null;
+  /** The strength of the adapter; 1 is as trained. */
+  network_multiplier?: number | null;
+  /** Of a matrix: its number among all cells, and which adapter it was made with, at which weight. */
+  cell?: number | null;
+  checkpoint?: string | null;
+  weight?: number | null;
   media?: 'image' | 'video' | 'audio' | null;
   num_frames?: number | null;
   fps?: number | null;
@@ -118,7 +134,32 @@ export interface PlanDataset {
   images: number;
   refused: { file: string; reason: string }[];
   captions_missing: number;
-  buckets: { width: number; height: number; images: number }[];
+  buckets: { width: number; height: number; images: number; frames?: number; milliseconds?: number }[];
+  is_reg?: boolean;
+  masks?: number;
+  controls?: number;
+  /** Kept back for validation. */
+  held_out?: number;
+  /** Some of its items as training will see them. */
+  samples?: { file: string; caption: string; width: number; height: number; frames: number }[];
+}
+
+/** One key that a resume changes; null where there was or will be nothing. */
+export interface Change {
+  pointer: string;
+  before: Json;
+  after: Json;
+  effect: string;
+}
+
+/** A training job's memory, predicted, in bytes; `parts` are those of the phase that takes most and add up to `peak`. */
+export interface PlanMemory {
+  peak: number;
+  phase: string;
+  parts: Record<string, number>;
+  trained_parameters: number;
+  disk: Record<string, number>;
+  notes: string[];
 }
 
 export interface Plan {
@@ -131,6 +172,11 @@ export interface Plan {
   epochs: number | null;
   workers: string[];
   not_checked: string[];
+  /** Of a resume: what differs from the job as it was, and the step (of a job of pictures: the picture) it goes on from. */
+  changes: Change[];
+  goes_on_from: number | null;
+  /** Null until a worker has worked it out. */
+  memory: PlanMemory | null;
 }
 
 export type Point = [step: number, value: number | null];
@@ -146,6 +192,7 @@ export interface JobFile {
   size: number;
   kind: string;
   step: number | null;
+  pinned: boolean;
   url: string;
   created_at: string;
 }

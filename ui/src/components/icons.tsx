@@ -28,3 +28,6 @@ export const PlayIcon = icon(<path d="M6 4l9 6-9 6z" fill="currentColor" />);
 export const ExpandIcon = icon(<path d="M4 8V4h4M12 4h4v4M16 12v4h-4M8 16H4v-4" />);
 export const CheckIcon = icon(<path d="M4.5 10.5l3.5 3.5 7.5-8" />);
 export const AlertIcon = icon(<path d="M10 3.5l7 12.5H3zM10 8.5v3M10 13.8h.01" />);
+const PinOutline = icon(<path d="M7 3.5h6l-.8 5 2.3 2.8H5.5L7.8 8.5zM10 11.3V17" />);
+const PinFilled = icon(<path d="M7 3.5h6l-.8 5 2.3 2.8H5.5L7.8 8.5zM10 11.3V17" fill="currentColor" />);
+export const PinIcon = ({ filled, size }: { filled: boolean; size: number }) => (filled ? <PinFilled size={size} /> : <PinOutline size={size} />);

@@ -1,17 +1,18 @@
 /** Around every input: its name, the dot that tells it apart from the preset, its help and its findings. */
 import type { FieldTemplateProps, FormContextType, RJSFSchema } from '@rjsf/utils';
+import { isAdvice, withAdvice } from '../lib/findings';
 import { formatJson } from '../lib/format';
 import { useEffect } from 'react';
-import { POINTER, useFields } from './context';
+import { POINTER, useField } from './context';
 
 export function FieldTemplate({ id, schema, children }: FieldTemplateProps<unknown, RJSFSchema, FormContextType>) {
-  const { facts, reset, removeItem, apply } = useFields();
-  const fact = facts.get(String((schema as Record<string, unknown>)[POINTER] ?? ''));
+  const { fact, reset, removeItem, apply } = useField();
+  const isField = POINTER in schema; // else it is the object around the field
   // Mantine's inputs know only descriptions that they draw themselves and drop any other aria-describedby.
   useEffect(() => {
-    if (fact) document.getElementById(id)?.setAttribute('aria-describedby', `${id}-help`);
+    if (isField) document.getElementById(id)?.setAttribute('aria-describedby', `${id}-help`);
   });
-  if (!fact) return children; // the object around the fields of a section
+  if (!fact || !isField) return children;
   const { leaf, label, changed, presetValue, problems, warnings } = fact;
   const wide = leaf.widget === 'textarea' || leaf.widget === 'path';
   return (
@@ -29,11 +30,11 @@ export function FieldTemplate({ id, schema, children }: FieldTemplateProps<unkno
       <div id={`${id}-help`}>
         {problems.map((problem) => (
           <p key={problem.message} className="field-problem">
-            {problem.message}
-            {problem.suggestion && <> Did you mean <button type="button" className="button-link" onClick={() => apply(leaf, suggested(leaf.schema.type, problem.suggestion as string))}>{problem.suggestion}</button>?</>}
+            {withAdvice(problem)}
+            {problem.suggestion && !isAdvice(problem.suggestion) && <> Did you mean <button type="button" className="button-link" onClick={() => apply(leaf, suggested(leaf.schema.type, problem.suggestion as string))}>{problem.suggestion}</button>?</>}
           </p>
         ))}
-        {problems.length === 0 && warnings.map((warning) => <p key={warning.message} className="field-warning">{warning.message}</p>)}
+        {problems.length === 0 && warnings.map((warning) => <p key={warning.message} className="field-warning">{withAdvice(warning)}</p>)}
         {/* Said once for a list: the same line under every prompt is noise. */}
         {leaf.help && !(leaf.item && leaf.item.index > 0 && leaf.basic) && <p className="field-help">{leaf.help}</p>}
       </div>

@@ -1,11 +1,11 @@
 /** The whole form: sections, the few inputs of a preset open, the others folded. */
 import { Button } from '@mantine/core';
-import { useMemo, useRef, type ReactNode } from 'react';
+import { useCallback, useMemo, useRef, type ReactNode } from 'react';
 import type { Finding, Json, JsonObject } from '../api/types';
 import { plural } from '../lib/format';
 import { getAt, joinPointer, sameJson, setAt } from '../lib/pointer';
 import type { FieldFacts, FormActions } from './context';
-import { foldName, labelOf, leafAt, toRuns, toSections, type Layout, type Leaf, type List } from './leaves';
+import { foldOf, labelOf, leafAt, partFold, toRuns, toSections, type Layout, type Leaf, type List } from './leaves';
 import { SectionForm } from './SectionForm';
 
 interface JobFormProps {
@@ -80,14 +80,22 @@ export function JobForm(props: JobFormProps) {
   const baseNow = useRef(base);
   baseNow.current = base;
 
-  const change = (leaf: Leaf, value: Json | undefined) =>
-    setSpec((before) => {
-      if (!leaf.isPart) return setAt(before, leaf.pointer, value);
-      // Switched on again, a part comes back as the preset had it; its defaults are the server's to fill in.
-      const kept = getAt(baseNow.current, leaf.pointer);
-      return setAt(before, leaf.pointer, value === true ? (kept ?? {}) : null);
-    });
-  // The actions stay the same object, so that sections which did not change are not drawn again.
+  const fold = useRef(onFold);
+  fold.current = onFold;
+  const change = useCallback(
+    (leaf: Leaf, value: Json | undefined) => {
+      // Whoever switches a part on wants to see what is in it.
+      if (leaf.isPart && value === true) fold.current(partFold(leaf), true);
+      setSpec((before) => {
+        if (!leaf.isPart) return setAt(before, leaf.pointer, value);
+        // Switched on again, a part comes back as the preset had it; its defaults are the server's to fill in.
+        const kept = getAt(baseNow.current, leaf.pointer);
+        return setAt(before, leaf.pointer, value === true ? (kept ?? {}) : null);
+      });
+    },
+    [setSpec],
+  );
+  // The actions stay the same object, so that inputs which did not change are not drawn again.
   const actions = useMemo<FormActions>(
     () => ({
       reset: (leaf) => setSpec((before) => setAt(before, leaf.pointer, getAt(baseNow.current, leaf.pointer))),
@@ -120,15 +128,11 @@ export function JobForm(props: JobFormProps) {
             {empty.map((list) => <AddItem key={list.pointer} list={list} onAdd={() => addItem(list)} />)}
             {section.folded.length > 0 && (
               <Fold name={section.name} label={plural(section.folded.length, section.basic.length > 0 ? 'more setting' : 'setting')} leaves={section.folded} facts={facts} unfolded={unfolded} onFold={onFold}>
-                {toRuns(section.folded, layout.lists, true).map(({ key, list, index, leaves }) =>
-                  list && index !== null ? (
-                    <Fold key={key} name={foldName(section.name, list.pointer, index)} label={`For ${list.itemName} ${index + 1} alone`} leaves={leaves} facts={facts} unfolded={unfolded} onFold={onFold}>
-                      <SectionForm leaves={leaves} {...shared} />
-                    </Fold>
-                  ) : (
-                    <SectionForm key={key} leaves={leaves} {...shared} />
-                  ),
-                )}
+                {toRuns(section.folded, layout.lists, true).map((run) => {
+                  const fold = foldOf(section.name, run);
+                  const form = <SectionForm key={run.key} leaves={run.leaves} {...shared} />;
+                  return fold ? <Fold key={run.key} {...fold} leaves={run.leaves} facts={facts} unfolded={unfolded} onFold={onFold}>{form}</Fold> : form;
+                })}
               </Fold>
             )}
           </section>

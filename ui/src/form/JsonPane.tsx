@@ -14,7 +14,14 @@ function lineOf(lines: Map<string, number> | null, pointer: string): number | nu
   }
 }
 
-export function JsonPane({ draft, problems }: { draft: Draft; problems: readonly Finding[] }) {
+interface JsonPaneProps {
+  draft: Draft;
+  problems: readonly Finding[];
+  /** Where a POST of this text does what the page's button does. */
+  path: string;
+}
+
+export function JsonPane({ draft, problems, path }: JsonPaneProps) {
   const { text, mistake, lines, setText } = draft;
   const gutter = useRef<HTMLDivElement>(null);
   const bad = new Set(mistake ? [mistake.line] : problems.map(({ pointer }) => lineOf(lines, pointer)));
@@ -25,7 +32,7 @@ export function JsonPane({ draft, problems }: { draft: Draft; problems: readonly
         <h2 id="json-title">JSON</h2>
         <div className="row" style={{ gap: 0 }}>
           <CopyText text={text}>Copy</CopyText>
-          <CopyText text={asCurl(window.location.origin, text)}>Copy as curl</CopyText>
+          <CopyText text={asCurl(`${window.location.origin}${path}`, text)}>Copy as curl</CopyText>
         </div>
       </div>
       <div className="json-box" data-invalid={mistake !== null || undefined}>

@@ -1,6 +1,11 @@
 /** What would happen, before it does. */
 import type { Finding, Plan, PlanDataset } from '../api/types';
-import { formatCount, plural } from '../lib/format';
+import { withAdvice } from '../lib/findings';
+import { formatCount, formatSize, plural } from '../lib/format';
+import { Changes } from './Changes';
+import { Memory } from './Memory';
+import { isPending } from './needs';
+import { PointerLink } from './PointerLink';
 
 interface PlanPaneProps {
   plan: Plan | undefined;
@@ -14,10 +19,10 @@ function Buckets({ dataset }: { dataset: PlanDataset }) {
   const most = Math.max(...dataset.buckets.flatMap(({ width, height }) => [width, height]), 1);
   return (
     <ul className="buckets" aria-label="Sizes">
-      {dataset.buckets.slice(0, 12).map(({ width, height, images }) => (
-        <li key={`${width} ${height}`} title={`${plural(images, 'picture')} at ${width} × ${height} px`}>
+      {dataset.buckets.slice(0, 12).map(({ width, height, images, frames = 1 }) => (
+        <li key={`${width} ${height} ${frames}`} title={`${plural(images, 'picture')} at ${width} × ${height} px`}>
           <span className="bucket" style={{ width: (32 * width) / most, height: (32 * height) / most }} aria-hidden="true" />
-          <span className="small dim">{width} × {height}: {formatCount(images)}</span>
+          <span className="small dim">{width} × {height}{frames > 1 && ` × ${frames} frames`}: {formatCount(images)}</span>
         </li>
       ))}
       {dataset.buckets.length > 12 && <li className="small dim">and {dataset.buckets.length - 12} more sizes</li>}
@@ -26,10 +31,17 @@ function Buckets({ dataset }: { dataset: PlanDataset }) {
 }
 
 function Dataset({ dataset }: { dataset: PlanDataset }) {
-  const { refused } = dataset;
+  const { refused, samples = [], masks = 0, controls = 0, held_out: heldOut = 0 } = dataset;
+  const notes = [
+    ...(dataset.is_reg ? ['of the class in general'] : []),
+    ...(heldOut > 0 ? [`${formatCount(heldOut)} held out for validation`] : []),
+    ...(masks > 0 ? [plural(masks, 'mask')] : []),
+    ...(controls > 0 ? [plural(controls, 'control picture')] : []),
+  ];
   return (
     <li>
       <p><strong>{plural(dataset.images, 'picture')}</strong> in <span className="mono">{dataset.folder_path}</span></p>
+      {notes.length > 0 && <p className="dim small">{notes.join('; ')}</p>}
       {dataset.captions_missing > 0 && <p className="dim small">{plural(dataset.captions_missing, 'caption')} missing</p>}
       {refused.length > 0 && (
         <details className="small">
@@ -38,6 +50,12 @@ function Dataset({ dataset }: { dataset: PlanDataset }) {
         </details>
       )}
       <Buckets dataset={dataset} />
+      {samples.length > 0 && (
+        <details className="small plan-samples">
+          <summary className="dim">What a step sees of it</summary>
+          <ul>{samples.slice(0, 20).map(({ file, caption, width, height }, i) => <li key={`${i} ${file}`}><span className="mono">{file}</span> <span className="dim">{width} × {height}</span>: {caption || <span className="dim">no caption</span>}</li>)}</ul>
+        </details>
+      )}
     </li>
   );
 }
@@ -45,9 +63,9 @@ function Dataset({ dataset }: { dataset: PlanDataset }) {
 function Findings({ findings, kind, onGoTo }: { findings: readonly Finding[]; kind: 'bad' | 'warn'; onGoTo: (pointer: string) => void }) {
   return (
     <ul className="findings">
-      {findings.map(({ pointer, message }) => (
-        <li key={`${pointer} ${message}`} className={kind}>
-          {message} {pointer && <button type="button" className="button-link mono" onClick={() => onGoTo(pointer)}>{pointer.slice(1).replaceAll('/', '.')}</button>}
+      {findings.map((finding) => (
+        <li key={`${finding.pointer} ${finding.message}`} className={kind}>
+          {withAdvice(finding)} {finding.pointer && <PointerLink pointer={finding.pointer} onGoTo={onGoTo} />}
         </li>
       ))}
     </ul>
@@ -56,7 +74,13 @@ function Findings({ findings, kind, onGoTo }: { findings: readonly Finding[]; ki
 
 const round = (n: number) => formatCount(Number(n.toPrecision(3)));
 
+/** What a job leaves on disk; of one and of all that are kept, all. */
+const onDisk = (disk: Record<string, number>) => Object.entries(disk).filter(([what, bytes]) => bytes > 0 && !(`${what}s` in disk));
+
 export function PlanPane({ plan, checking, trouble, onGoTo }: PlanPaneProps) {
+  // What is being worked out has its place above.
+  const notChecked = (plan?.not_checked ?? []).filter((line) => !isPending(line));
+  const disk = onDisk(plan?.memory?.disk ?? {});
   return (
     <section className="plan" aria-labelledby="plan-title" aria-busy={checking}>
       <div className="section-head">
@@ -71,13 +95,17 @@ export function PlanPane({ plan, checking, trouble, onGoTo }: PlanPaneProps) {
         <>
           {plan.problems.length > 0 && <Findings findings={plan.problems} kind="bad" onGoTo={onGoTo} />}
           {plan.warnings.length > 0 && <Findings findings={plan.warnings} kind="warn" onGoTo={onGoTo} />}
+          {plan.goes_on_from !== null && <Changes changes={plan.changes} from={plan.goes_on_from} unit={plan.spec?.kind === 'sample' ? 'picture' : 'step'} onGoTo={onGoTo} />}
           {plan.datasets.length > 0 && <ul className="plan-datasets">{plan.datasets.map((dataset) => <Dataset key={dataset.folder_path} dataset={dataset} />)}</ul>}
+          <Memory plan={plan} />
           <dl className="plan-facts">
             {plan.steps_per_epoch !== null && <div><dt>Steps in an epoch</dt><dd>{round(plan.steps_per_epoch)}</dd></div>}
             {plan.epochs !== null && <div><dt>Epochs</dt><dd>{round(plan.epochs)}</dd></div>}
+            {plan.memory && <div><dt>Trained parameters</dt><dd>{formatCount(plan.memory.trained_parameters)}</dd></div>}
+            {disk.map(([what, bytes]) => <div key={what}><dt>Disk for {what.replaceAll('_', ' ')}</dt><dd>{formatSize(bytes)}</dd></div>)}
             {plan.ok && <div><dt>Workers that can run it</dt><dd>{plan.workers.length > 0 ? plan.workers.join(', ') : 'none now; it waits in the queue'}</dd></div>}
           </dl>
-          {plan.not_checked.length > 0 && <p className="dim small">Not checked: {plan.not_checked.join('; ')}</p>}
+          {notChecked.length > 0 && <p className="dim small">Not checked: {notChecked.join('; ')}</p>}
         </>
       )}
     </section>

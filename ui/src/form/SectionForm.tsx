@@ -1,4 +1,5 @@
-/** One group of inputs, drawn by rjsf from a flat schema: each property is a value somewhere in the job, named by its pointer. */
+/** A group of inputs. Each is drawn by rjsf from a schema of its own with one property: a value somewhere in the job, named by its
+ * pointer. One form for each input, so that typing draws one input again and not the seventy beside it. */
 import { withTheme } from '@rjsf/core';
 import { Theme } from '@rjsf/mantine';
 import type { ObjectFieldTemplateProps, RJSFSchema, UiSchema } from '@rjsf/utils';
@@ -6,18 +7,16 @@ import validator from '@rjsf/validator-ajv8';
 import { memo, useMemo } from 'react';
 import type { Json, JsonObject } from '../api/types';
 import { getAt, sameJson } from '../lib/pointer';
-import { FieldsContext, POINTER, type FieldFacts, type FormActions } from './context';
+import { FieldContext, POINTER, type FieldFacts, type FormActions } from './context';
 import { FieldTemplate } from './FieldTemplate';
 import type { Leaf } from './leaves';
 import { CheckboxWidget, JsonField, ListField, SelectWidget, TextareaWidget, TextWidget } from './widgets';
 
 const ThemedForm = withTheme(Theme);
 
-function FieldGrid({ properties }: ObjectFieldTemplateProps) {
-  return <div className="field-grid">{properties.map(({ content }) => content)}</div>;
-}
+const Bare = ({ properties }: ObjectFieldTemplateProps) => properties.map(({ content }) => content);
 
-const TEMPLATES = { FieldTemplate, ObjectFieldTemplate: FieldGrid };
+const TEMPLATES = { FieldTemplate, ObjectFieldTemplate: Bare };
 const WIDGETS = { TextWidget, TextareaWidget, SelectWidget, CheckboxWidget };
 const FIELDS = { ListField, JsonField };
 
@@ -26,6 +25,7 @@ function drawn(leaf: Leaf): { schema: RJSFSchema; ui: UiSchema } {
   const { schema } = leaf;
   const base = { title: leaf.title, [POINTER]: leaf.pointer };
   if (leaf.isPart || (schema.type === 'boolean' && !leaf.nullable)) return { schema: { ...base, type: 'boolean' }, ui: {} };
+  if (schema.type === 'boolean') return { schema: { ...base, type: 'string' }, ui: { 'ui:widget': 'SelectWidget' } };
   if (Array.isArray(schema.enum)) return { schema: { ...base, type: 'string', enum: schema.enum }, ui: { 'ui:widget': 'SelectWidget' } };
   const items = schema.items as JsonObject | undefined;
   if (schema.type === 'array' && typeof items?.type === 'string' && !['array', 'object'].includes(items.type)) return { schema: { ...base, type: 'string' }, ui: { 'ui:field': 'ListField' } };
@@ -34,33 +34,30 @@ function drawn(leaf: Leaf): { schema: RJSFSchema; ui: UiSchema } {
   return { schema: { ...base, type: 'string' }, ui: { 'ui:field': 'JsonField' } };
 }
 
-interface SectionFormProps {
-  leaves: Leaf[];
-  spec: JsonObject;
-  facts: Map<string, FieldFacts>;
+interface FieldProps {
+  leaf: Leaf;
+  value: Json | undefined;
+  fact: FieldFacts | undefined;
   actions: FormActions;
   onChange: (leaf: Leaf, value: Json | undefined) => void;
 }
 
-function SectionFormRender({ leaves, spec, facts, actions, onChange }: SectionFormProps) {
-  const names = leaves.map(({ pointer }) => pointer).join('\n');
+function FieldRender({ leaf, value, fact, actions, onChange }: FieldProps) {
   const { schema, uiSchema } = useMemo(() => {
-    const made = leaves.map((leaf) => [leaf.pointer, drawn(leaf)] as const);
-    return {
-      schema: { type: 'object', properties: Object.fromEntries(made.map(([pointer, { schema: one }]) => [pointer, one])) } satisfies RJSFSchema,
-      uiSchema: Object.fromEntries(made.map(([pointer, { ui }]) => [pointer, ui])) as UiSchema,
-    };
-  }, [names]); // eslint-disable-line -- the same pointers under the same schema draw the same inputs
-  const values = Object.fromEntries(leaves.map((leaf) => [leaf.pointer, valueOf(leaf, spec)]));
+    const { schema: own, ui } = drawn(leaf);
+    return { schema: { type: 'object', properties: { [leaf.pointer]: own } } satisfies RJSFSchema, uiSchema: { [leaf.pointer]: ui } as UiSchema };
+  }, [leaf]);
+  const fields = useMemo(() => ({ fact, ...actions }), [fact, actions]);
   return (
-    <FieldsContext value={{ facts, ...actions }}>
+    <FieldContext value={fields}>
       <ThemedForm
         tagName="div"
+        className="field-form"
         idPrefix="field"
         idSeparator=""
         schema={schema}
         uiSchema={uiSchema}
-        formData={values}
+        formData={{ [leaf.pointer]: value }}
         validator={validator}
         // The server is the one judge of a job: its plan says at each field what is wrong.
         noValidate
@@ -72,16 +69,36 @@ function SectionFormRender({ leaves, spec, facts, actions, onChange }: SectionFo
         experimental_defaultFormStateBehavior={{ emptyObjectFields: 'skipDefaults' }}
         experimental_componentUpdateStrategy="always"
         onChange={({ formData }) => {
-          for (const leaf of leaves) {
-            const next = (formData as JsonObject)[leaf.pointer];
-            if (!sameJson(next, values[leaf.pointer])) onChange(leaf, next);
-          }
+          const next = (formData as JsonObject)[leaf.pointer];
+          if (!sameJson(next, value)) onChange(leaf, next);
         }}
       >
         {/* a child in place of rjsf's own submit button */}
         <span hidden />
       </ThemedForm>
-    </FieldsContext>
+    </FieldContext>
+  );
+}
+
+/** Typing in one input leaves the others alone. Leaves and facts are made anew at each change, so they are compared by what they say. */
+const Field = memo(
+  FieldRender,
+  (before, after) => before.actions === after.actions && before.onChange === after.onChange && sameJson(before.value, after.value) && JSON.stringify(before.fact) === JSON.stringify(after.fact),
+);
+
+interface SectionFormProps {
+  leaves: Leaf[];
+  spec: JsonObject;
+  facts: Map<string, FieldFacts>;
+  actions: FormActions;
+  onChange: (leaf: Leaf, value: Json | undefined) => void;
+}
+
+export function SectionForm({ leaves, spec, facts, actions, onChange }: SectionFormProps) {
+  return (
+    <div className="field-grid">
+      {leaves.map((leaf) => <Field key={leaf.pointer} leaf={leaf} value={valueOf(leaf, spec)} fact={facts.get(leaf.pointer)} actions={actions} onChange={onChange} />)}
+    </div>
   );
 }
 
@@ -90,16 +107,3 @@ function valueOf(leaf: Leaf, spec: JsonObject): Json | undefined {
   // A part that is absent is its default, which is there unless it is null.
   return leaf.isPart ? (value === undefined ? leaf.defaultValue !== null : value !== null) : value;
 }
-
-/** Typing in one section leaves the other sections alone. */
-export const SectionForm = memo(SectionFormRender, (before, after) => {
-  if (before.leaves.length !== after.leaves.length) return false;
-  return after.leaves.every((leaf, i) => {
-    const old = before.leaves[i];
-    return (
-      old?.pointer === leaf.pointer &&
-      sameJson(valueOf(leaf, before.spec), valueOf(leaf, after.spec)) &&
-      JSON.stringify(before.facts.get(leaf.pointer)) === JSON.stringify(after.facts.get(leaf.pointer))
-    );
-  });
-});

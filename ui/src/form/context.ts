@@ -20,17 +20,17 @@ export interface FormActions {
   apply: (leaf: Leaf, value: Json) => void;
 }
 
-export interface Fields extends FormActions {
-  facts: Map<string, FieldFacts>;
+export interface FieldValue extends FormActions {
+  fact: FieldFacts | undefined;
 }
 
-/** How widgets and templates find their facts, by pointer. Not rjsf's own formContext, which it compares deeply at every change. */
-export const FieldsContext = createContext<Fields | null>(null);
+/** How an input's widget and template find its facts. Not rjsf's own formContext, which it compares deeply at every change. */
+export const FieldContext = createContext<FieldValue | null>(null);
 
-export function useFields(): Fields {
-  const fields = useContext(FieldsContext);
-  if (!fields) throw new Error('useFields is only for parts of the form');
-  return fields;
+export function useField(): FieldValue {
+  const field = useContext(FieldContext);
+  if (!field) throw new Error('useField is only for parts of the form');
+  return field;
 }
 
 /** The key under which a flat schema carries the pointer of its value in the job. */

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { JsonObject } from '../api/types';
-import { foldsOf, labelOf, leafAt, toLayout, toRuns, toSections } from './leaves';
+import { foldOf, foldsOf, labelOf, leafAt, toLayout, toRuns, toSections } from './leaves';
 
 const hint = (section: string, order: number, more: JsonObject = {}): JsonObject => ({ ui: { section, order, basic: false, ...more } });
 
@@ -93,4 +93,29 @@ test('inputs of one item stay together', () => {
   const layout = toLayout(schema, spec);
   const folded = toSections(layout).find(({ name }) => name === 'Previews')?.folded ?? [];
   expect(toRuns(folded, layout.lists, true).map(({ index, leaves }) => [index, pointers(leaves)])).toEqual([[0, ['/rows/0/seed']], [1, ['/rows/1/seed']]]);
+});
+
+test('an optional part without a place of its own keeps its inputs together, in a fold of the section around it', () => {
+  const nested: JsonObject = {
+    type: 'object',
+    properties: { check: { anyOf: [{ $ref: '#/$defs/Check' }, { type: 'null' }], default: null, title: 'Check', ...hint('Training', 9) } },
+    $defs: {
+      Check: { type: 'object', properties: { every: { type: 'integer', ...hint('Training', 10) }, own: { anyOf: [{ $ref: '#/$defs/Own' }, { type: 'null' }], default: null, title: 'Own pictures', ui: {} } } },
+      Own: { type: 'object', properties: { folder: { type: 'string', title: 'Folder', ...hint('Dataset', 1, { basic: true }) }, size: { type: 'integer', ...hint('Dataset', 2) } } },
+    },
+  };
+  // Off is null, and off is also absent where null is the default.
+  expect(pointers(toLayout(nested, {}).leaves)).toEqual(['/check']);
+  const layout = toLayout(nested, { check: { own: {} } });
+  const [training, ...others] = toSections(layout);
+  expect(others).toEqual([]);
+  expect(training?.basic).toEqual([]);
+  const runs = toRuns(training?.folded ?? [], layout.lists, true);
+  expect(runs.map((run) => [foldOf('Training', run)?.label, pointers(run.leaves)])).toEqual([[undefined, ['/check', '/check/every', '/check/own']], ['Own pictures', ['/check/own/folder', '/check/own/size']]]);
+  expect(foldsOf(leafAt(layout.leaves, '/check/own/folder') as never, layout.lists)).toEqual(['Training', foldOf('Training', runs[1] as never)?.name]);
+});
+
+test('suggestions come with the input', () => {
+  const layout = toLayout({ type: 'object', properties: { how: { type: 'string', ...hint('Training', 1, { suggest: ['a', 'b'] }) } } }, {});
+  expect(layout.leaves[0]?.suggest).toEqual(['a', 'b']);
 });

@@ -1,7 +1,9 @@
 /** From a job's JSON Schema to the inputs of a form. Where an input stands is told by its own `ui` hint, however deep it is nested;
  * nothing here knows a field by name. */
 import type { Json, JsonObject } from '../api/types';
-import { getAt, joinPointer } from '../lib/pointer';
+import { joinPointer, sameJson } from '../lib/pointer';
+import { blankItem, isObject, resolve, withoutNull } from './schema';
+import { isMet, whenOf, type Scope } from './when';
 
 /** The sections in the order of the page; unknown ones follow. */
 const SECTIONS = ['What', 'Dataset', 'Training', 'Previews', 'Advanced'];
@@ -13,6 +15,7 @@ interface Hint {
   basic?: boolean;
   unit?: string;
   widget?: string;
+  suggest?: string[];
   hidden?: boolean;
 }
 
@@ -27,12 +30,16 @@ export interface Leaf {
   basic: boolean;
   unit: string | null;
   widget: string | null;
+  /** Values to offer for a free text. */
+  suggest: readonly string[];
   nullable: boolean;
   defaultValue: Json | undefined;
   /** True for a whole optional part of the job: drawn as a switch, off is null. */
   isPart: boolean;
   /** The list that this input's item is in, and the item's number from 0. */
   item: { list: string; index: number; name: string } | null;
+  /** The optional part that this input is drawn together with, if that part has no place of its own. */
+  group: { pointer: string; title: string } | null;
 }
 
 /** A list whose items have inputs of their own (datasets, prompts). */
@@ -58,42 +65,20 @@ export interface SectionLayout {
   lists: List[];
 }
 
-const isObject = (value: Json | undefined): value is JsonObject => value !== null && typeof value === 'object' && !Array.isArray(value);
-
-/** `#/$defs/X` replaced by what it names; what stands beside the reference (title, ui, default) wins. */
-function resolve(schema: JsonObject, root: JsonObject): JsonObject {
-  if (typeof schema.$ref !== 'string') return schema;
-  const { $ref, ...beside } = schema;
-  const target = getAt(root, $ref.slice(1));
-  return isObject(target) ? { ...resolve(target, root), ...beside } : beside;
-}
-
-/** The schema without its null branch, if what is left is one schema. */
-function withoutNull(schema: JsonObject, root: JsonObject): { schema: JsonObject; nullable: boolean } {
-  const branches = schema.anyOf ?? schema.oneOf;
-  if (!Array.isArray(branches)) return { schema, nullable: false };
-  const rest = branches.filter((branch) => !(isObject(branch) && branch.type === 'null'));
-  const nullable = rest.length < branches.length;
-  const [only] = rest;
-  const { anyOf, oneOf, ...outer } = schema;
-  if (rest.length === 1 && isObject(only)) return { schema: { ...resolve(only, root), ...outer }, nullable };
-  return { schema: { ...outer, anyOf: rest }, nullable };
-}
-
 const singular = (title: string) => title.replace(/s$/, '').toLowerCase();
 
-/** The simplest item that the schema allows: its required texts, empty. */
-function blankItem(schema: JsonObject, root: JsonObject): JsonObject {
-  const blank: JsonObject = {};
-  const properties = isObject(schema.properties) ? schema.properties : {};
-  for (const key of Array.isArray(schema.required) ? schema.required : []) {
-    const property = properties[String(key)];
-    if (isObject(property)) blank[String(key)] = resolve(property, root).type === 'string' ? '' : null;
-  }
-  return blank;
+/** Where the values below stand: in which object, in which item of a list, in which part that keeps its inputs together, in which
+ * part's section. */
+interface Around {
+  root: JsonObject;
+  scope: Scope | null;
+  item: Leaf['item'];
+  group: Leaf['group'];
+  section: string | null;
 }
 
-function collect(layout: Layout, given: JsonObject, pointer: string, value: Json | undefined, item: Leaf['item'], root: JsonObject): void {
+function collect(layout: Layout, given: JsonObject, pointer: string, value: Json | undefined, around: Around): void {
+  const { root, item, group } = around;
   const { schema, nullable } = withoutNull(resolve(given, root), root);
   const hint: Hint = isObject(schema.ui) ? (schema.ui as Hint) : {};
   if (hint.hidden || 'const' in schema) return; // a constant is no choice
@@ -104,22 +89,37 @@ function collect(layout: Layout, given: JsonObject, pointer: string, value: Json
     schema: { ...rest, title },
     title,
     help: typeof description === 'string' ? description : '',
-    section: hint.section ?? 'Advanced',
+    section: (group ? around.section : (hint.section ?? around.section)) ?? 'Advanced',
     order: hint.order ?? LAST,
-    basic: hint.basic ?? false,
+    basic: (hint.basic ?? false) && !group,
     unit: hint.unit ?? null,
     widget: hint.widget ?? null,
+    suggest: hint.suggest ?? [],
     nullable,
     defaultValue,
     isPart: false,
     item,
+    group,
   };
 
   if (isObject(schema.properties)) {
-    if (nullable) layout.leaves.push({ ...leaf, schema: { type: 'boolean', title }, isPart: true });
-    if (nullable && value === null) return;
+    let inside = around;
+    if (nullable) {
+      layout.leaves.push({ ...leaf, schema: { type: 'boolean', title }, isPart: true });
+      if (value === null || (value === undefined && defaultValue === null)) return;
+      // An optional part without a place of its own keeps its inputs together, whatever place they would have elsewhere.
+      inside = { ...around, section: leaf.section, group: hint.section === undefined ? { pointer, title } : group };
+    }
+    const scope: Scope = { properties: schema.properties, value, outer: around.scope };
+    inside = { ...inside, scope };
     for (const [key, property] of Object.entries(schema.properties)) {
-      if (isObject(property)) collect(layout, property, joinPointer(pointer, key), isObject(value) ? value[key] : undefined, item, root);
+      if (!isObject(property)) continue;
+      const own = isObject(value) ? value[key] : undefined;
+      const when = whenOf(property);
+      // A value that is set where it means nothing is drawn all the same, so that it can be seen and mended.
+      const idle = own === undefined || sameJson(own, property.default);
+      if (when && idle && !isMet(when, scope)) continue;
+      collect(layout, property, joinPointer(pointer, key), own, inside);
     }
     return;
   }
@@ -127,10 +127,10 @@ function collect(layout: Layout, given: JsonObject, pointer: string, value: Json
   if (items && isObject(items.properties)) {
     const values = Array.isArray(value) ? value : [];
     const before = layout.leaves.length;
-    values.forEach((one, index) => collect(layout, items, joinPointer(pointer, index), one, { list: pointer, index, name: singular(title) }, root));
+    values.forEach((one, index) => collect(layout, items, joinPointer(pointer, index), one, { ...around, item: { list: pointer, index, name: singular(title) } }));
     // A list stands where its items' inputs stand; an empty one is asked what an item would look like.
     const probe: Layout = { leaves: layout.leaves.slice(before), lists: [] };
-    if (probe.leaves.length === 0) collect(probe, items, pointer, undefined, null, root);
+    if (probe.leaves.length === 0) collect(probe, items, pointer, undefined, { ...around, item: null });
     const first = probe.leaves.find(({ basic }) => basic) ?? probe.leaves[0];
     layout.lists.push({
       pointer,
@@ -149,7 +149,7 @@ function collect(layout: Layout, given: JsonObject, pointer: string, value: Json
 /** All inputs that `spec` has under this schema. */
 export function toLayout(schema: JsonObject, spec: JsonObject): Layout {
   const layout: Layout = { leaves: [], lists: [] };
-  collect(layout, schema, '', spec, null, schema);
+  collect(layout, schema, '', spec, { root: schema, scope: null, item: null, group: null, section: null });
   return layout;
 }
 
@@ -157,8 +157,9 @@ export function toLayout(schema: JsonObject, spec: JsonObject): Layout {
 export function toSections({ leaves, lists }: Layout): SectionLayout[] {
   const names = [...SECTIONS, ...leaves.map(({ section }) => section).filter((name) => !SECTIONS.includes(name))];
   const inOrder = (a: Leaf, b: Leaf) => a.order - b.order || (a.item?.index ?? 0) - (b.item?.index ?? 0);
-  // Folded inputs of list items stand item by item, after those of the section itself.
-  const byItem = (a: Leaf, b: Leaf) => (a.item?.list ?? '').localeCompare(b.item?.list ?? '') || (a.item?.index ?? -1) - (b.item?.index ?? -1) || a.order - b.order;
+  // Folded inputs of list items stand item by item, after those of the section itself; those of a part that keeps together come last.
+  const byItem = (a: Leaf, b: Leaf) =>
+    (a.group?.pointer ?? '').localeCompare(b.group?.pointer ?? '') || (a.item?.list ?? '').localeCompare(b.item?.list ?? '') || (a.item?.index ?? -1) - (b.item?.index ?? -1) || a.order - b.order;
   return [...new Set(names)]
     .map((name) => {
       const own = leaves.filter(({ section }) => section === name);
@@ -172,37 +173,48 @@ export function toSections({ leaves, lists }: Layout): SectionLayout[] {
     .filter(({ basic, folded, lists: own }) => basic.length + folded.length + own.length > 0);
 }
 
-/** A stretch of inputs that belong together: those of one list, of one item of a list, or none's. */
+/** A stretch of inputs that belong together: those of one list, of one item of a list, of a part that keeps together, or none's. */
 export interface Run {
   key: string;
   list: List | null;
   index: number | null;
+  group: Leaf['group'];
   leaves: Leaf[];
 }
 
-/** Splits inputs, in their order, where the list (or, `byItem`, its item) changes. */
+/** Splits inputs, in their order, where the list (or, `byItem`, its item, or the part that keeps together) changes. */
 export function toRuns(leaves: readonly Leaf[], lists: readonly List[], byItem: boolean): Run[] {
   const runs: Run[] = [];
   for (const leaf of leaves) {
-    const list = lists.find(({ pointer }) => pointer === leaf.item?.list) ?? null;
+    const { group } = leaf;
+    const list = group ? null : (lists.find(({ pointer }) => pointer === leaf.item?.list) ?? null);
     // The only item of a list needs no heading of its own.
     const index = byItem && list && list.count > 1 ? (leaf.item?.index ?? null) : null;
     const owner = byItem && index === null ? null : list;
     const last = runs.at(-1);
-    if (last && last.list === owner && last.index === index) last.leaves.push(leaf);
-    else runs.push({ key: `${owner?.pointer ?? ''} ${index ?? ''} ${runs.length}`, list: owner, index, leaves: [leaf] });
+    if (last && last.list === owner && last.index === index && last.group?.pointer === group?.pointer) last.leaves.push(leaf);
+    else runs.push({ key: `${group?.pointer ?? owner?.pointer ?? ''} ${index ?? ''} ${runs.length}`, list: owner, index, group, leaves: [leaf] });
   }
   return runs;
+}
+
+/** The fold of a part that keeps its inputs together, named by its switch. */
+export const partFold = ({ section, pointer }: Pick<Leaf, 'section' | 'pointer'>): string => `${section} ${pointer}`;
+
+/** The fold around a run, beside the section's own: its name and what it says; null where there is none. */
+export function foldOf(section: string, { list, index, group }: Pick<Run, 'list' | 'index' | 'group'>): { name: string; label: string } | null {
+  if (group) return { name: partFold({ section, pointer: group.pointer }), label: group.title };
+  if (list && index !== null) return { name: `${section} ${list.pointer}/${index}`, label: `For ${list.itemName} ${index + 1} alone` };
+  return null;
 }
 
 /** The name of the fold that an input is in, or in turn the folds around it; an open input has none. */
 export function foldsOf(leaf: Leaf, lists: readonly List[]): string[] {
   if (leaf.basic) return [];
-  const list = leaf.item && lists.find(({ pointer }) => pointer === leaf.item?.list);
-  return list && list.count > 1 && leaf.item ? [leaf.section, foldName(leaf.section, list.pointer, leaf.item.index)] : [leaf.section];
+  const list = lists.find(({ pointer }) => pointer === leaf.item?.list) ?? null;
+  const inner = foldOf(leaf.section, { list, index: list && list.count > 1 ? (leaf.item?.index ?? null) : null, group: leaf.group });
+  return inner ? [leaf.section, inner.name] : [leaf.section];
 }
-
-export const foldName = (section: string, list: string, index: number): string => `${section} ${list}/${index}`;
 
 /** The input that a finding's pointer means: itself, or the one around it. */
 export function leafAt(leaves: readonly Leaf[], pointer: string): Leaf | undefined {

@@ -2,6 +2,7 @@
 import { useCallback, useMemo, useState } from 'react';
 import type { Json, JsonObject } from '../api/types';
 import { parseJson, writeJson, type JsonMistake } from './jsonText';
+import { isObject } from './schema';
 
 export interface Draft {
   spec: JsonObject;
@@ -18,8 +19,6 @@ interface Kept {
   spec: JsonObject;
   text: string;
 }
-
-const isObject = (value: Json): value is JsonObject => value !== null && typeof value === 'object' && !Array.isArray(value);
 
 function recall(key: string): Kept | null {
   try {
@@ -39,10 +38,10 @@ function keep(key: string, kept: Kept | null): void {
   }
 }
 
-/** `name` tells drafts apart; mount anew (a React key) for another name. */
-export function useDraft(name: string, base: JsonObject): Draft {
+/** `name` tells drafts apart; mount anew (a React key) for another name. A new draft is `start`. */
+export function useDraft(name: string, start: JsonObject): Draft {
   const key = `safelight draft ${name}`;
-  const [kept, setKept] = useState<Kept>(() => recall(key) ?? { spec: base, text: writeJson(base) });
+  const [kept, setKept] = useState<Kept>(() => recall(key) ?? { spec: start, text: writeJson(start) });
   const parsed = useMemo(() => parseJson(kept.text), [kept.text]);
 
   const update = useCallback(

@@ -18,6 +18,14 @@ export function formatSize(bytes: number): string {
   return `${i === 0 || n >= 100 ? Math.round(n) : n.toFixed(1)} ${units[i]}`;
 }
 
+/** Memory is counted in powers of two, as devices are sold and as the server's messages say it: "23.5 GiB". */
+export function formatMemory(bytes: number): string {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  const i = Math.min(Math.floor(Math.log2(Math.max(bytes, 1)) / 10), units.length - 1);
+  const n = bytes / 1024 ** i;
+  return `${i === 0 || n >= 100 ? Math.round(n) : n.toFixed(1)} ${units[i]}`;
+}
+
 /** 75 -> "1 min 15 s"; two units at most, so that it stays short. */
 export function formatDuration(seconds: number): string {
   const s = Math.max(0, Math.round(seconds));
@@ -62,7 +70,8 @@ export function formatSpeed(stepsPerSecond: number | null | undefined): string {
 
 /** A value in a sentence: "64, 96", "off", "nothing". */
 export function formatJson(value: unknown): string {
-  if (value === undefined || value === null || value === '') return 'nothing';
+  if (value === undefined || value === null) return 'nothing';
+  if (value === '') return 'an empty text';
   if (value === true) return 'on';
   if (value === false) return 'off';
   if (Array.isArray(value)) return value.length > 0 ? value.map(formatJson).join(', ') : 'nothing';

@@ -23,7 +23,7 @@ export function JobPage({ id }: { id: string }) {
   const [tab] = useParam('tab', 'previews');
   const open = useMemo(() => job && { job, store }, [job, store]);
   const percent = job && job.total_steps > 0 ? Math.floor((100 * job.step) / job.total_steps) : 0;
-  const title = !job ? 'Job' : feed === 'ended' ? job.name : `${percent} % · ${job.name}`;
+  const title = !job ? 'Job' : feed === 'ended' ? job.name : `${job.status === 'paused' ? 'Paused' : `${percent} %`} · ${job.name}`;
   useEffect(() => void (document.title = `${title} · Safelight`), [title]);
 
   if (!open) {

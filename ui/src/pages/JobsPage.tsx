@@ -4,18 +4,16 @@ import { useInfiniteQuery, useQuery } from '@tanstack/react-query';
 import { useEffect, useState } from 'react';
 import { api } from '../api/api';
 import { useListFeed } from '../api/lists';
-import type { Status } from '../api/types';
 import { Notice, ReconnectBar } from '../components/bits';
 import { SearchIcon } from '../components/icons';
 import { ACTIVE, ENDED, OPEN } from '../lib/status';
 import { useParam } from '../lib/useParam';
 import { EmptyJobs } from './jobs/EmptyJobs';
 import { EndedTable } from './jobs/EndedTable';
-import { Queue } from './jobs/Queue';
+import { Paused, Queue } from './jobs/Queue';
 import { RunningCard } from './jobs/RunningCard';
 import './jobs/jobs.css';
 
-const WAITING: readonly Status[] = ['queued', 'paused'];
 const SHOW: [value: string, label: string][] = [['', 'All'], ['succeeded', 'Done'], ['failed', 'Failed'], ['canceled', 'Stopped']];
 
 function Search() {
@@ -78,10 +76,11 @@ export function JobsPage() {
 
   // One job that changes its state between two answers may be in both; each list takes only what is its own.
   const active = open.data.jobs.filter((job) => ACTIVE.includes(job.status)).reverse();
-  const waiting = open.data.jobs.filter((job) => WAITING.includes(job.status));
+  const queued = open.data.jobs.filter((job) => job.status === 'queued');
+  const paused = open.data.jobs.filter((job) => job.status === 'paused');
   const past = ended.data.pages.flatMap((page) => page.jobs).filter((job) => ENDED.includes(job.status));
   const filtered = q !== '' || show !== '';
-  const nothing = active.length + waiting.length + past.length === 0;
+  const nothing = active.length + queued.length + paused.length + past.length === 0;
 
   if (nothing && !filtered) {
     return (
@@ -105,7 +104,9 @@ export function JobsPage() {
         </section>
       )}
 
-      {waiting.length > 0 && <Queue jobs={waiting} />}
+      {queued.length > 0 && <Queue jobs={queued} />}
+
+      {paused.length > 0 && <Paused jobs={paused} />}
 
       <section aria-labelledby="past-title">
         <div className="section-head">

@@ -12,12 +12,23 @@ export interface Tick {
   kind: 'preview' | 'checkpoint';
 }
 
+export interface Line {
+  /** What the legend calls it; a chart whose lines have names has a legend. */
+  name?: string;
+  values: (number | null)[];
+  look: 'strong' | 'faint' | 'thin';
+  /** Of a thin line: any CSS colour. */
+  colour?: string;
+}
+
 interface ChartProps {
   title: string;
   unit?: string;
   steps: number[];
-  values: (number | null)[];
-  smoothed?: (number | null)[] | undefined;
+  /** The last strong one is the one that is told in words. */
+  lines: readonly Line[];
+  /** Few points, each of which counts, are drawn as dots too. */
+  dots?: boolean;
   log?: boolean;
   ticks: readonly Tick[];
 }
@@ -45,7 +56,14 @@ function drawTicks(plot: uPlot, ticks: readonly Tick[]): void {
   ctx.restore();
 }
 
-export function Chart({ title, unit, steps, values, smoothed, log = false, ticks }: ChartProps) {
+/** How uPlot is told to draw a line. */
+function drawn({ look, colour }: Pick<Line, 'look' | 'colour'>, dots: boolean): uPlot.Series {
+  const accent = cssVar('--accent');
+  const stroke = look === 'thin' ? (colour ?? accent) : look === 'faint' ? `color-mix(in srgb, ${accent} 35%, transparent)` : accent;
+  return { stroke, width: look === 'strong' ? 2 : 1, points: { show: dots, size: 5, fill: stroke }, spanGaps: true };
+}
+
+export function Chart({ title, unit, steps, lines, dots = false, log = false, ticks }: ChartProps) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const ticksNow = useRef(ticks);
@@ -53,15 +71,14 @@ export function Chart({ title, unit, steps, values, smoothed, log = false, ticks
   const zoomed = useRef(false);
   const [cursor, setCursor] = useState<number | null>(null);
   const scheme = useComputedColorScheme('dark', { getInitialValueInEffect: false });
-  const twoLines = smoothed !== undefined;
+  // The plot is made anew when its lines look different, not when they grow.
+  const looks = JSON.stringify(lines.map(({ look, colour }) => ({ look, colour })));
 
   useEffect(() => {
     const element = box.current;
     if (!element) return;
     const axis = { stroke: cssVar('--ink-2'), grid: { stroke: cssVar('--line'), width: 1 }, ticks: { show: false }, font: `12px ${getComputedStyle(document.body).fontFamily}` };
-    const accent = cssVar('--accent');
-    const faint = { stroke: `color-mix(in srgb, ${accent} 35%, transparent)`, width: 1, points: { show: false }, spanGaps: true };
-    const strong = { stroke: accent, width: 2, points: { show: false }, spanGaps: true };
+    const series = (JSON.parse(looks) as Pick<Line, 'look' | 'colour'>[]).map((line) => drawn(line, dots));
     const made = new uPlot(
       {
         width: element.clientWidth || 400,
@@ -73,7 +90,7 @@ export function Chart({ title, unit, steps, values, smoothed, log = false, ticks
           { ...axis, size: 28, values: (_plot, splits) => splits.map((step) => (Number.isInteger(step) ? formatCount(step) : '')) },
           { ...axis, size: 64, values: (_plot, splits) => splits.map((value) => (value == null ? '' : formatValue(value))) },
         ],
-        series: [{}, ...(twoLines ? [faint, strong] : [strong])],
+        series: [{}, ...series],
         cursor: { sync: { key: 'job' }, points: { size: 6 }, drag: { x: true, y: false } },
         hooks: {
           draw: [(self) => drawTicks(self, ticksNow.current)],
@@ -82,7 +99,7 @@ export function Chart({ title, unit, steps, values, smoothed, log = false, ticks
           setSelect: [() => void (zoomed.current = true)],
         },
       },
-      [[], [], ...(twoLines ? [[]] : [])] as uPlot.AlignedData,
+      [[], ...series.map(() => [])] as unknown as uPlot.AlignedData,
       element,
     );
     made.over.addEventListener('dblclick', () => void (zoomed.current = false));
@@ -94,14 +111,14 @@ export function Chart({ title, unit, steps, values, smoothed, log = false, ticks
       made.destroy();
       plot.current = null;
     };
-  }, [log, scheme, twoLines]);
+  }, [dots, log, looks, scheme]);
 
   useEffect(() => {
-    plot.current?.setData([steps, values, ...(smoothed ? [smoothed] : [])] as uPlot.AlignedData, !zoomed.current);
+    plot.current?.setData([steps, ...lines.map(({ values }) => values)] as uPlot.AlignedData, !zoomed.current);
     if (zoomed.current) plot.current?.redraw();
   });
 
-  const line = smoothed ?? values;
+  const line = lines.findLast(({ look }) => look === 'strong')?.values ?? [];
   // The smoothed line may be a moment behind the steps, which grow in place.
   const at = cursor ?? Math.min(steps.length, line.length) - 1;
   const shown = line[at];
@@ -112,7 +129,12 @@ export function Chart({ title, unit, steps, values, smoothed, log = false, ticks
         <h2>{title}</h2>
         <span className="dim">{steps.length > 0 ? `${formatValue(shown)}${suffix} at step ${formatCount(steps[at] ?? 0)}` : 'no points yet'}</span>
       </figcaption>
-      <div ref={box} style={{ height: HEIGHT }} role="img" aria-label={`${title} over ${formatCount(steps.length)} points, last ${formatValue(values.at(-1))}${suffix}`} />
+      {lines.some(({ name }) => name) && (
+        <ul className="chart-legend small">
+          {lines.map(({ name, values, look, colour }) => <li key={name}><span className="chart-swatch" data-look={look} style={{ background: look === 'thin' ? colour : 'var(--accent)' }} aria-hidden="true" />{name} <span className="dim">{formatValue(values[at])}</span></li>)}
+        </ul>
+      )}
+      <div ref={box} style={{ height: HEIGHT }} role="img" aria-label={`${title} over ${formatCount(steps.length)} points, last ${formatValue((lines.length > 1 && lines[0]?.look === 'faint' ? lines[0].values : line).at(-1))}${suffix}`} />
     </figure>
   );
 }

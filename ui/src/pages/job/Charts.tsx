@@ -8,6 +8,7 @@ import { Range } from '../../components/Range';
 import { useParam } from '../../lib/useParam';
 import { Chart, type Tick } from './Chart';
 import { onlyPositive, smooth } from './series';
+import { toHeldOut, validationNames } from './heldOut';
 
 const TITLES: Record<Metric, string> = { loss: 'Loss', lr: 'Learning rate', grad_norm: 'Gradient norm', step_seconds: 'Step time' };
 const UNITS: Partial<Record<Metric, string>> = { step_seconds: 's' };
@@ -21,17 +22,18 @@ export function Charts() {
   const weight = Math.min(Math.max(Number(smoothing) || 0, 0), 0.995);
 
   // Asked once for an open job, however often this tab is opened; from then on the stream appends.
+  const names = useMemo(() => [...METRICS, ...validationNames(job.spec)], [job.spec]);
   const fetched = useQueries({
-    queries: METRICS.map((name) => ({ queryKey: ['metrics', job.id, name], queryFn: () => api.metrics(job.id, name, MOST_POINTS), enabled: !store.fetched.has(name), staleTime: Infinity, gcTime: 0 })),
+    queries: names.map((name) => ({ queryKey: ['metrics', job.id, name], queryFn: () => api.metrics(job.id, name, MOST_POINTS), enabled: !store.fetched.has(name), staleTime: Infinity, gcTime: 0 })),
   });
   const answers = fetched.map(({ data }) => data);
   useEffect(() => {
-    METRICS.forEach((name, i) => {
+    names.forEach((name, i) => {
       const answer = answers[i];
       if (answer) store.addSeries(name, answer.points);
     });
     // eslint-disable-next-line -- answers are listed one by one: their array is new at every render
-  }, [store, ...answers]);
+  }, [store, names, ...answers]);
 
   // The stream has this asked again at each new checkpoint.
   const files = useQuery({ queryKey: ['files', job.id], queryFn: () => api.files(job.id) });
@@ -46,6 +48,7 @@ export function Charts() {
   const lossValues = log ? onlyPositive(loss.values) : loss.values;
   // `version` stands for the arrays, which grow in place.
   const smoothed = useMemo(() => smooth(lossValues, weight), [version, weight, log]); // eslint-disable-line
+  const heldOut = useMemo(() => toHeldOut(store.series), [version, store]); // eslint-disable-line -- as above
   const problem = fetched.find(({ error }) => error)?.error;
   return (
     <section aria-label="Charts" className="stack">
@@ -60,20 +63,11 @@ export function Charts() {
       </div>
       {problem && <p className="bad" role="alert">{problem.message}</p>}
       <div className="charts">
-        {METRICS.map((name) => {
+        <Chart title={TITLES.loss} steps={loss.steps} lines={[{ values: lossValues, look: 'faint' }, { values: smoothed, look: 'strong' }]} log={log === '1'} ticks={ticks} />
+        {heldOut && <Chart title="Loss on held-out pictures" steps={heldOut.steps} lines={log ? heldOut.lines.map((line) => ({ ...line, values: onlyPositive(line.values) })) : heldOut.lines} dots={heldOut.steps.length < 100} log={log === '1'} ticks={ticks} />}
+        {(['lr', 'grad_norm', 'step_seconds'] as const).map((name) => {
           const { steps, values } = store.series[name];
-          return (
-            <Chart
-              key={name}
-              title={TITLES[name]}
-              {...(UNITS[name] ? { unit: UNITS[name] } : {})}
-              steps={steps}
-              values={name === 'loss' ? lossValues : values}
-              smoothed={name === 'loss' ? smoothed : undefined}
-              log={name === 'loss' && log === '1'}
-              ticks={ticks}
-            />
-          );
+          return <Chart key={name} title={TITLES[name]} {...(UNITS[name] ? { unit: UNITS[name] } : {})} steps={steps} lines={[{ values, look: 'strong' }]} ticks={ticks} />;
         })}
       </div>
     </section>

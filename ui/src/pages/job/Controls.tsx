@@ -1,22 +1,20 @@
 /** The buttons that the job's state has, each saying what it will do before it is pressed. */
-import { Button, Modal, NumberInput, Tooltip } from '@mantine/core';
+import { Button, Modal, Tooltip } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { useState } from 'react';
-import { useLocation } from 'wouter';
+import { Link, useLocation } from 'wouter';
 import { api } from '../../api/api';
 import { useOpenJob } from '../../api/jobStream';
 import { useVerb } from '../../components/useVerb';
-import { formatCount } from '../../lib/format';
-import { VERBS, type Verb } from '../../lib/status';
+import { isAsked, verbsOf, type Verb } from '../../lib/status';
 
 export function Controls() {
   const { job } = useOpenJob();
   const client = useQueryClient();
   const [, navigate] = useLocation();
   const verb = useVerb(job);
-  const [asking, setAsking] = useState<Verb | null>(null);
-  const [steps, setSteps] = useState<number | string>(job.total_steps * 2);
-  const close = () => setAsking(null);
+  const [removing, setRemoving] = useState<Verb | null>(null);
+  const close = () => setRemoving(null);
   const remove = useMutation({
     mutationFn: () => api.remove(job.id),
     onSuccess: () => {
@@ -25,48 +23,35 @@ export function Controls() {
     },
   });
 
-  const longer = asking?.verb === 'resume' && job.status === 'succeeded';
-  const press = (item: Verb) => {
-    if (item.verb === 'delete' || (item.verb === 'resume' && job.status === 'succeeded')) setAsking(item);
-    else verb.run(item.verb);
+  const button = (item: Verb) => {
+    const { verb: what, label } = item;
+    if (what === 'edit') return <Button variant="default" component={Link} href={`/new?resume=${encodeURIComponent(job.id)}`}>{label}</Button>;
+    if (what === 'delete') return <Button variant="subtle" color="gray" c="dimmed" onClick={() => setRemoving(item)}>{label}</Button>;
+    // A wish that waits for its turn is not sent twice; pressing again would be answered by the same round.
+    const asked = isAsked(job, what);
+    return (
+      <Button variant="default" disabled={verb.busy} aria-pressed={asked || undefined} className={asked ? 'button-asked' : undefined} onClick={() => !asked && verb.run(what)}>
+        {asked ? `${label}: asked` : label}
+      </Button>
+    );
   };
-  // Only training has steps to add; a job of pictures that is done has nothing to go on with.
-  const verbs = VERBS[job.status].filter((item) => !(job.status === 'succeeded' && item.verb === 'resume' && job.kind !== 'train'));
   return (
     <div className="controls">
       <div className="row wrap controls-row">
-        {verbs.map((item) => (
-          <Tooltip key={item.label} label={item.effect} multiline w={240} openDelay={200} events={{ hover: true, focus: true, touch: false }}>
-            <Button variant={item.verb === 'delete' ? 'subtle' : 'default'} color={item.verb === 'delete' ? 'gray' : undefined} c={item.verb === 'delete' ? 'dimmed' : undefined} disabled={verb.busy} onClick={() => press(item)}>
-              {item.label}
-            </Button>
+        {verbsOf(job).map((item) => (
+          <Tooltip key={item.verb} label={isAsked(job, item.verb) ? 'Asked for; it comes after this step.' : item.effect} multiline w={240} position="bottom" openDelay={200} events={{ hover: true, focus: true, touch: false }}>
+            {button(item)}
           </Tooltip>
         ))}
       </div>
       {verb.problem}
-      <Modal opened={asking?.verb === 'delete'} onClose={close} title={`Delete ${job.name}?`} centered closeButtonProps={{ 'aria-label': 'Close' }}>
-        <p>{asking?.effect}</p>
+      <Modal opened={removing !== null} onClose={close} title={`Delete ${job.name}?`} centered closeButtonProps={{ 'aria-label': 'Close' }}>
+        <p>{removing?.effect}</p>
         {remove.error && <p className="bad" role="alert">{remove.error.message}</p>}
         <div className="row" style={{ justifyContent: 'flex-end', marginTop: 20 }}>
           <Button variant="default" onClick={close} data-autofocus>Keep it</Button>
           <Button className="button-bad" loading={remove.isPending} onClick={() => remove.mutate()}>Delete</Button>
         </div>
-      </Modal>
-      <Modal opened={longer} onClose={close} title="Train longer" centered closeButtonProps={{ 'aria-label': 'Close' }}>
-        <form
-          onSubmit={(event) => {
-            event.preventDefault();
-            verb.run('resume', { train: { steps: Number(steps) } });
-            close();
-          }}
-        >
-          <p className="dim" style={{ marginBottom: 12 }}>{asking?.effect}</p>
-          <NumberInput label="Steps in all" description={`It has ${formatCount(job.total_steps)} now.`} min={job.total_steps + 1} value={steps} onChange={setSteps} thousandSeparator="," hideControls data-autofocus />
-          <div className="row" style={{ justifyContent: 'flex-end', marginTop: 20 }}>
-            <Button variant="default" onClick={close}>Not now</Button>
-            <Button type="submit" disabled={!(Number(steps) > job.total_steps)}>Train longer</Button>
-          </div>
-        </form>
       </Modal>
     </div>
   );

@@ -8,7 +8,9 @@ import { mediumOf, NOUN } from '../../lib/media';
 import { isEnded } from '../../lib/status';
 import { useParam } from '../../lib/useParam';
 import { ContactSheet } from './ContactSheet';
-import { toGrid, type Grid } from './grid';
+import { toGrid, toStrip, type Grid } from './grid';
+import { toMatrix } from './matrix';
+import { MatrixSheet } from './MatrixSheet';
 import { Stage } from './Stage';
 import { Viewer } from './Viewer';
 import { Wall } from './Wall';
@@ -45,7 +47,9 @@ export function Previews({ loaded }: { loaded: boolean }) {
   const { job, store } = useOpenJob();
   useStoreVersion(store);
   const { samples } = store;
-  const grid = useMemo(() => toGrid(samples), [samples]);
+  const matrix = useMemo(() => toMatrix(job.spec, samples), [job.spec, samples]);
+  // What the arrows of the viewer walk is what the page shows: steps, a matrix, or pictures one after the other, the newest first.
+  const grid = useMemo(() => (job.kind === 'train' ? toGrid(samples) : (matrix?.grid ?? toStrip([...samples].reverse()))), [job.kind, matrix, samples]);
   const [step, setStep] = useParam('step');
   const [view, setView] = useParam('view');
   // Closing a viewer that was opened here is Back; one that came with the URL has nothing behind it.
@@ -61,7 +65,7 @@ export function Previews({ loaded }: { loaded: boolean }) {
     openedHere.current = false;
   };
 
-  if (samples.length === 0) {
+  if (samples.length === 0 && !(matrix && loaded)) {
     if (!loaded) return <div className="skeleton" style={{ height: 320 }} />;
     return (
       <div className="previews-none">
@@ -89,10 +93,12 @@ export function Previews({ loaded }: { loaded: boolean }) {
           </h2>
           <ContactSheet grid={grid} at={at} onOpen={open} onPick={pick} />
         </>
+      ) : matrix ? (
+        <MatrixSheet job={job} matrix={matrix} onOpen={open} />
       ) : (
         <Wall samples={samples} onOpen={open} />
       )}
-      {viewed && <Viewer grid={grid} samples={samples} sample={viewed} onShow={(sample) => setView(String(sample.index), { replace: true })} onClose={close} />}
+      {viewed && <Viewer grid={grid} kind={job.kind} sample={viewed} onShow={(sample) => setView(String(sample.index), { replace: true })} onClose={close} />}
     </section>
   );
 }

@@ -1,4 +1,5 @@
-/** One picture, clip or sound, as large as the screen: arrows left and right walk the steps, up and down the prompts. */
+/** One picture, clip or sound, as large as the screen. Arrows walk what the page shows: left and right the steps (or columns), up and
+ * down the prompts. */
 import { ActionIcon, Button, Modal } from '@mantine/core';
 import { useElementSize } from '@mantine/hooks';
 import { useEffect, useMemo } from 'react';
@@ -6,31 +7,29 @@ import type { Sample } from '../../api/types';
 import { CloseIcon, DownIcon, DownloadIcon, LeftIcon, RightIcon, UpIcon } from '../../components/icons';
 import { LastingImage } from '../../components/LastingImage';
 import { Player } from '../../components/Player';
-import { formatCount, formatExact, formatLength } from '../../lib/format';
+import { formatCount, formatExact, formatLength, formatValue } from '../../lib/format';
 import { downloadName, framesOf, mediumOf, soundOf } from '../../lib/media';
 import { neighbour, type Direction, type Grid } from './grid';
 import { shownWidth } from './size';
 
 interface ViewerProps {
   grid: Grid;
-  samples: readonly Sample[];
+  /** Of the job: a training job's pictures have steps. */
+  kind: string;
   sample: Sample;
   onShow: (sample: Sample) => void;
   onClose: () => void;
 }
 
 const KEYS: Record<string, Direction> = { ArrowLeft: 'left', ArrowRight: 'right', ArrowUp: 'up', ArrowDown: 'down' };
-const MOVES: [Direction, string, typeof LeftIcon][] = [
-  ['left', 'Earlier step', LeftIcon],
-  ['right', 'Later step', RightIcon],
-  ['up', 'Previous prompt', UpIcon],
-  ['down', 'Next prompt', DownIcon],
-];
+const ICONS: [Direction, typeof LeftIcon][] = [['left', LeftIcon], ['right', RightIcon], ['up', UpIcon], ['down', DownIcon]];
+const OF_STEPS: Record<Direction, string> = { left: 'Earlier step', right: 'Later step', up: 'Previous prompt', down: 'Next prompt' };
+const OF_PICTURES: Record<Direction, string> = { left: 'Picture to the left', right: 'Picture to the right', up: 'Previous prompt', down: 'Next prompt' };
 
-export function Viewer({ grid, sample, onShow, onClose }: ViewerProps) {
+export function Viewer({ grid, kind, sample, onShow, onClose }: ViewerProps) {
   const { ref, width, height } = useElementSize<HTMLDivElement>();
   const next = useMemo(
-    () => Object.fromEntries(MOVES.map(([direction]) => [direction, neighbour(grid, sample, direction)])) as Record<Direction, Sample | undefined>,
+    () => Object.fromEntries(ICONS.map(([direction]) => [direction, neighbour(grid, sample, direction)])) as Record<Direction, Sample | undefined>,
     [grid, sample],
   );
   useEffect(() => {
@@ -49,11 +48,14 @@ export function Viewer({ grid, sample, onShow, onClose }: ViewerProps) {
     for (const target of Object.values(next)) if (target) new Image().src = mediumOf(target) === 'image' ? target.url : (target.thumbnail_url ?? '');
   }, [next]);
 
+  const labels = kind === 'train' ? OF_STEPS : OF_PICTURES;
   const ratio = (sample.width || 1) / (sample.height || 1);
   const shown = shownWidth(sample.width, Math.min(width, height * ratio));
   const medium = mediumOf(sample);
   const facts: [string, string | null][] = [
-    ['Step', formatCount(sample.step)],
+    ['Step', kind === 'train' ? formatCount(sample.step) : null],
+    ['Checkpoint', sample.checkpoint?.split('/').at(-1) ?? null],
+    ['Weight', sample.weight == null ? null : formatValue(sample.weight)],
     ['Seed', sample.seed === null ? null : String(sample.seed)],
     ['Size', medium === 'audio' ? null : `${sample.width} × ${sample.height} px`],
     ['Length', sample.duration_seconds == null ? null : formatLength(sample.duration_seconds)],
@@ -61,6 +63,9 @@ export function Viewer({ grid, sample, onShow, onClose }: ViewerProps) {
     ['Sound', soundOf(sample)],
     ['Guidance', sample.guidance_scale == null ? null : String(sample.guidance_scale)],
     ['Sampling steps', sample.sample_steps == null ? null : String(sample.sample_steps)],
+    ['Sampler', sample.sampler ?? null],
+    ['Adapter strength', sample.network_multiplier == null || sample.network_multiplier === 1 ? null : formatValue(sample.network_multiplier)],
+    ['Negative prompt', sample.neg || null],
     ['Made', formatExact(sample.created_at)],
   ];
   return (
@@ -95,8 +100,8 @@ export function Viewer({ grid, sample, onShow, onClose }: ViewerProps) {
           {facts.map(([name, value]) => value !== null && <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}
         </dl>
         <div className="row viewer-actions">
-          {MOVES.map(([direction, label, Icon]) => (
-            <ActionIcon key={direction} variant="default" size={36} disabled={!next[direction]} aria-label={label} onClick={() => next[direction] && onShow(next[direction])}>
+          {ICONS.map(([direction, Icon]) => (
+            <ActionIcon key={direction} variant="default" size={36} disabled={!next[direction]} aria-label={labels[direction]} onClick={() => next[direction] && onShow(next[direction])}>
               <Icon />
             </ActionIcon>
           ))}

@@ -56,9 +56,10 @@ export type Direction = 'left' | 'right' | 'up' | 'down';
 
 /** The next picture from `sample` in a direction; holes are stepped over. */
 export function neighbour(grid: Grid, sample: Sample, direction: Direction): Sample | undefined {
-  const row = grid.rows.findIndex(({ promptIndex }) => promptIndex === sample.prompt_index);
-  const column = grid.columns.findIndex(({ cells }) => cells[row]?.index === sample.index);
-  if (row < 0 || column < 0) return undefined;
+  const isIt = (cell: Sample | undefined) => cell?.index === sample.index;
+  const column = grid.columns.findIndex(({ cells }) => cells.some(isIt));
+  const row = grid.columns[column]?.cells.findIndex(isIt) ?? -1;
+  if (row < 0) return undefined;
   const by = direction === 'left' || direction === 'up' ? -1 : 1;
   if (direction === 'left' || direction === 'right') {
     for (let at = column + by; at >= 0 && at < grid.columns.length; at += by) {
@@ -72,4 +73,9 @@ export function neighbour(grid: Grid, sample: Sample, direction: Direction): Sam
     if (next) return next;
   }
   return undefined;
+}
+
+/** Pictures that were made one after the other and have no other order: one row. */
+export function toStrip(samples: readonly Sample[]): Grid {
+  return { rows: [{ promptIndex: 0, prompt: '' }], columns: samples.map((sample) => ({ key: String(sample.index), step: sample.step, take: 1, cells: [sample] })) };
 }

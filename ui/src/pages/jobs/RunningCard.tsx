@@ -5,14 +5,14 @@ import { Picture, ProgressBar } from '../../components/bits';
 import { Sparkline } from '../../components/Sparkline';
 import { useVerb } from '../../components/useVerb';
 import { formatDuration, formatSpeed, formatValue } from '../../lib/format';
-import { statusSentence, VERBS } from '../../lib/status';
+import { statusSentence, verbsOf, type Verb } from '../../lib/status';
 import { useNewest, useSpark } from './useNewest';
 
 export function RunningCard({ job }: { job: Job }) {
   const newest = useNewest(job);
   const points = useSpark(job);
   const verb = useVerb(job);
-  const cancel = VERBS[job.status].find(({ verb: name }) => name === 'cancel');
+  const shown = verbsOf(job).filter((item): item is Verb & { verb: 'pause' | 'cancel' } => item.verb === 'pause' || item.verb === 'cancel');
   const eta = job.speed?.eta_seconds;
   return (
     <article className="card">
@@ -36,11 +36,13 @@ export function RunningCard({ job }: { job: Job }) {
           <Sparkline points={points} label={`Loss of ${job.name}, now ${formatValue(job.loss)}`} />
           <span className="dim small">loss {formatValue(job.loss)}</span>
         </div>
-        {cancel && (
-          <Button variant="default" size="xs" title={cancel.effect} disabled={verb.busy} onClick={() => verb.run('cancel')} aria-label={`${cancel.label} ${job.name}`}>
-            {cancel.label}
-          </Button>
-        )}
+        <div className="row card-verbs">
+          {shown.map(({ verb: what, label, effect }) => (
+            <Button key={what} variant="default" size="xs" title={effect} disabled={verb.busy} onClick={() => verb.run(what)} aria-label={`${label} ${job.name}`}>
+              {label}
+            </Button>
+          ))}
+        </div>
       </div>
       {verb.problem}
     </article>

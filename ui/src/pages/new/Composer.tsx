@@ -1,22 +1,40 @@
-/** The form, the plan and the JSON of one draft, and its submission. */
+/** The form, the plan and the JSON of one draft, and what sends it. */
 import { Button } from '@mantine/core';
-import { useEffect, useMemo, useRef, useState, type ReactNode } from 'react';
+import { useQueryClient } from '@tanstack/react-query';
+import { useCallback, useEffect, useMemo, useRef, useState, type ReactNode } from 'react';
 import { useLocation } from 'wouter';
-import { api } from '../../api/api';
 import { ApiError } from '../../api/http';
-import type { ArchDetail, Finding, JsonObject } from '../../api/types';
+import type { ArchDetail, Finding, Json, JsonObject, Plan } from '../../api/types';
 import { JobForm } from '../../form/JobForm';
 import { JsonPane } from '../../form/JsonPane';
 import { fieldId, foldsOf, leafAt, toLayout, toSections, type Layout } from '../../form/leaves';
 import { PlanPane } from '../../form/PlanPane';
+import { isObject } from '../../form/schema';
 import { useDraft } from '../../form/useDraft';
+import { dropLeftovers } from '../../form/when';
+import { inWords } from '../../lib/findings';
 import { plural } from '../../lib/format';
 import { usePlan } from './usePlan';
 
+/** What becomes of the job being written: a new job, or a resume of one. */
+export interface Purpose {
+  title: string;
+  button: string;
+  /** Where a POST of the whole job does the same, for a terminal. */
+  path: string;
+  plan: (spec: JsonObject, schema: JsonObject) => Promise<Plan>;
+  send: (spec: JsonObject, key: string, schema: JsonObject) => Promise<{ id: string }>;
+}
+
 interface ComposerProps {
+  /** Tells drafts apart. */
   name: string;
+  /** What the dots compare with. */
   base: JsonObject;
+  /** What a new draft begins as, if not `base`. */
+  start?: JsonObject | undefined;
   detail: ArchDetail;
+  purpose: Purpose;
   children: ReactNode;
 }
 
@@ -30,12 +48,21 @@ function topmost(layout: Layout, findings: readonly Finding[]): Finding | undefi
   return [...findings].sort((a, b) => place(a) - place(b))[0];
 }
 
-export function Composer({ name, base, detail, children }: ComposerProps) {
+export function Composer({ name, base, start, detail, purpose, children }: ComposerProps) {
   const [, navigate] = useLocation();
-  const draft = useDraft(name, base);
-  const { spec, text, setSpec } = draft;
+  const client = useQueryClient();
+  const draft = useDraft(name, start ?? base);
+  const { spec, text, setSpec: setDraft } = draft;
   const schema = detail.schema[String(spec.kind)] ?? Object.values(detail.schema)[0] ?? {};
   const layout = useMemo(() => toLayout(schema, spec), [schema, spec]);
+  const setSpec = useCallback(
+    (change: (before: JsonObject) => Json) =>
+      setDraft((before) => {
+        const after = change(before);
+        return isObject(after) ? dropLeftovers(schema, before, after) : after;
+      }),
+    [schema, setDraft],
+  );
 
   const [unfolded, setUnfolded] = useState<ReadonlySet<string>>(new Set());
   const [sending, setSending] = useState(false);
@@ -45,7 +72,7 @@ export function Composer({ name, base, detail, children }: ComposerProps) {
   const summary = useRef<HTMLDivElement>(null);
   const [goTo, setGoTo] = useState<{ id: string } | null>(null);
 
-  const { plan, checking, trouble } = usePlan(spec, draft.mistake === null);
+  const { plan, checking, trouble } = usePlan(name, (asked) => purpose.plan(asked, schema), spec, draft.mistake === null);
   const refused = refusal?.text === text ? refusal : null;
   const problems = refused && refused.findings.length > 0 ? refused.findings : (plan?.problems ?? []);
   const loose = problems.filter(({ pointer }) => !leafAt(layout.leaves, pointer));
@@ -86,8 +113,10 @@ export function Composer({ name, base, detail, children }: ComposerProps) {
     if (key.current.text !== text) key.current = { text, id: crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}` };
     setSending(true);
     try {
-      const job = await api.submit(spec, key.current.id);
+      const job = await purpose.send(spec, key.current.id, schema);
       draft.forget();
+      // A job that goes on was looked at before: what is known of it is old.
+      await client.invalidateQueries({ queryKey: ['job', job.id] });
       navigate(`/jobs/${job.id}`);
     } catch (error) {
       const findings = error instanceof ApiError ? error.findings : [];
@@ -110,26 +139,24 @@ export function Composer({ name, base, detail, children }: ComposerProps) {
       }}
     >
       <div className="composer-main">
-        <h1>New job</h1>
+        <h1>{purpose.title}</h1>
         {children}
         <JobForm layout={layout} spec={spec} base={base} problems={problems} warnings={plan?.warnings ?? []} unfolded={unfolded} onFold={onFold} setSpec={setSpec} />
       </div>
       <div className="composer-side">
         <div className="panel"><PlanPane plan={plan} checking={checking} trouble={trouble} onGoTo={show} /></div>
-        <div className="panel json-panel"><JsonPane draft={draft} problems={problems} /></div>
+        <div className="panel json-panel"><JsonPane draft={draft} problems={problems} path={purpose.path} /></div>
       </div>
       <div className="submit-bar">
         <div ref={summary} tabIndex={-1} className="submit-message grow" role="alert">
           {refused && (
             <>
               <p className="bad">{refused.findings.length > 0 ? `Not submitted: ${plural(refused.findings.length, 'thing')} to mend.` : refused.message}</p>
-              {loose.map(({ pointer, message, suggestion }) => (
-                <p key={`${pointer} ${message}`} className="small">{pointer && <span className="mono">{pointer} </span>}{message}{suggestion && ` Did you mean ${suggestion}?`}</p>
-              ))}
+              {loose.map((finding) => <p key={`${finding.pointer} ${finding.message}`} className="small">{finding.pointer && <span className="mono">{finding.pointer} </span>}{inWords(finding)}</p>)}
             </>
           )}
         </div>
-        <Button type="submit" size="md" loading={sending}>Start job</Button>
+        <Button type="submit" size="md" loading={sending}>{purpose.button}</Button>
       </div>
     </form>
   );

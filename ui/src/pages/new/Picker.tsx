@@ -1,6 +1,7 @@
 import { NativeSelect } from '@mantine/core';
 import { Link, useLocation } from 'wouter';
 import type { Arch, Job, Preset } from '../../api/types';
+import { plural } from '../../lib/format';
 
 interface PickerProps {
   archs: Arch[];
@@ -14,6 +15,7 @@ interface PickerProps {
 /** Where the job starts from. */
 export function Picker({ archs, arch, presets, preset, copiedFrom, onPreset }: PickerProps) {
   const [, navigate] = useLocation();
+  const broken = archs.filter((one) => one.broken !== null);
   return (
     <section className="picker" aria-label="Start from">
       {copiedFrom && (
@@ -25,9 +27,12 @@ export function Picker({ archs, arch, presets, preset, copiedFrom, onPreset }: P
           value={arch.arch}
           // Its presets are others, so the choice starts anew.
           onChange={(event) => navigate(`/new?arch=${encodeURIComponent(event.currentTarget.value)}`)}
-          data={archs.map((one) => ({ value: one.arch, label: one.label }))}
+          data={archs.map((one) => ({ value: one.arch, label: one.broken ? `${one.label}: did not load` : one.label, disabled: one.broken !== null }))}
         />
-        {arch.description && <p className="dim small">{arch.description}</p>}
+        <div>
+          {arch.description && <p className="dim small">{arch.description}</p>}
+          {broken.length > 0 && <p className="small"><Link className="link" href="/models">{plural(broken.length, 'model')} did not load</Link></p>}
+        </div>
       </div>
       {!copiedFrom && (
         <fieldset className="presets">

@@ -1,0 +1,25 @@
+import { expect, test } from 'vitest';
+import type { JsonObject } from '../api/types';
+import { toPatch } from './patch';
+
+const schema: JsonObject = {
+  type: 'object',
+  properties: { train: { $ref: '#/$defs/Train' }, part: { anyOf: [{ $ref: '#/$defs/Part' }, { type: 'null' }], default: null } },
+  $defs: {
+    Train: { type: 'object', properties: { steps: { type: 'integer', default: 1000 }, lr: { type: 'number' } } },
+    Part: { type: 'object', properties: { every: { type: 'integer', default: 5 } } },
+  },
+};
+
+test('only what changed is sent, lists as a whole', () => {
+  const before: JsonObject = { name: 'n', train: { steps: 10, lr: 1 }, rows: [{ a: 1 }, { b: 2 }], part: null };
+  expect(toPatch(before, before, schema)).toEqual({});
+  expect(toPatch(before, { ...before, train: { steps: 20, lr: 1 }, rows: [{ a: 1 }] }, schema)).toEqual({ train: { steps: 20 }, rows: [{ a: 1 }] });
+  expect(toPatch(before, { ...before, part: { every: 3 } }, schema)).toEqual({ part: { every: 3 } });
+});
+
+test('a key that was cleared goes back to its default, at any depth', () => {
+  const before = { train: { steps: 10, lr: 1 }, part: { every: 3 }, unknown: 1 };
+  expect(toPatch(before, { train: {}, part: {} }, schema)).toEqual({ train: { steps: 1000, lr: null }, part: { every: 5 }, unknown: null });
+  expect(toPatch(before, { ...before, part: null }, schema)).toEqual({ part: null });
+});
