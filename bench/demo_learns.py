@@ -14,9 +14,10 @@ import torch
 
 from models import catalog
 from models.batch import GenerateImageConfig
-from models.datasets import pictures, read_caption
+from models.data.captions import read_caption
+from models.data.datasets import pictures
 from worker.data.decode import pixels
-from worker.run import Places, load_model
+from worker.load import Places, load_model
 
 NUM_CAPTIONS, SIZE, STEPS, GUIDANCE, SEED = 24, 32, 20, 2.0, 1000
 

@@ -58,8 +58,8 @@ def is_ready(http: httpx.Client) -> bool:
         return False
 
 
-def wait(condition: Callable[[], bool], complaint: str) -> None:
-    deadline = time.monotonic() + SETTLE_SECONDS
+def wait(condition: Callable[[], bool], complaint: str, seconds: float = SETTLE_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(complaint)

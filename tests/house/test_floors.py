@@ -28,7 +28,9 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 
 
-@pytest.mark.parametrize("module", ["server.app", "server.cli", "server.up", "models.catalog", "models.datasets", "worker.app"])
+@pytest.mark.parametrize(
+    "module", ["server.app", "server.cli", "server.up", "models.catalog", "models.data.datasets", "worker.app"]
+)
 def test_no_process_but_the_workers_child_loads_torch(root, module) -> None:
     done = subprocess.run([sys.executable, "-c", LOADED, module], cwd=root, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr

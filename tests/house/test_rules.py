@@ -16,7 +16,7 @@ from sqlmodel import SQLModel
 
 from server.store.engine import engine, migrate
 
-LONGEST_LINES = {"models/spec.py": 600}  # declarations, not logic
+LONGEST_LINES: dict[str, int] = {}
 LONGEST, LONGEST_NETWORK, LONGEST_TEST = 400, 800, 300
 
 
