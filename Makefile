@@ -26,8 +26,9 @@ run: build
 
 build: server/static/index.html server/demo/ATTRIBUTION.md
 
+# Two at a time: half of the tests wait for servers and workers that they started.
 test: build lint check-ui
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: build
 	$(BIN)/pytest -m slow
