@@ -43,7 +43,7 @@ def meta(path: Path) -> dict[str, str]:
         ({"type": "lokr", "linear": 2, "conv": 1}, {"lokr_w1", "lokr_w2", "alpha"}),
         ({"type": "lokr", "linear": 1, "lokr_full_rank": False}, {"lokr_w1", "lokr_w2_a", "lokr_w2_b", "alpha"}),
     ],
-    ids=str,
+    ids=["lora", "lokr", "factored lokr"],
 )
 def test_every_kind_trains_and_goes_back_on_the_model(
     train: Any, run_here: Any, network: dict[str, Any], parts: set[str], home: Path
