@@ -3,7 +3,7 @@
 The base model is not changed: each adapter is a forward hook, so the base keeps its own state dict, quantization and checkpointing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ class AdapterNetwork(nn.Module):
         for hook in self._hooks:
             hook.remove()
 
-    def _hook(self, layer: AdapterLayer):  # type: ignore[no-untyped-def]
+    def _hook(self, layer: AdapterLayer) -> Callable[[Any, tuple[torch.Tensor, ...], torch.Tensor], torch.Tensor]:
         def add(base: Any, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
             return output if self.multiplier == 0 else output + layer(args[0], base, self.multiplier).to(output.dtype)
 

@@ -1,11 +1,7 @@
 """A matrix of pictures in a real browser: a job that made one, written as a worker writes it. The walk is ui/e2e/matrix.mjs."""
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
 from PIL import Image
 
 from server.store import jobs
@@ -13,8 +9,6 @@ from server.store.tables import Status
 from worker.media import write
 from worker.report_store import StoreReporter
 
-ROOT = Path(__file__).parents[2]
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 CHECKPOINTS = ["job:j_x/a_000000010.safetensors", "job:j_x/a_000000020.safetensors"]
 WEIGHTS = [0.5, 1.0]
 PROMPTS = ["a fox", "a hen"]
@@ -41,19 +35,6 @@ def ended_matrix() -> str:
     return job.id
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: install chromium or set CHROMIUM; the page is not tested without one")
-def test_matrix(stack, migrated: Path, tmp_path: Path) -> None:
+def test_matrix(walk, stack, migrated: Path) -> None:
     job_id = ended_matrix()
-    up = stack("serve")
-    walk = [
-        "sh",
-        "ui/with-node.sh",
-        "node",
-        "ui/e2e/matrix.mjs",
-        f"http://127.0.0.1:{up.port}",
-        job_id,
-        str(tmp_path / "screens"),
-    ]
-    env = {**os.environ, "CHROMIUM": str(CHROMIUM)}
-    ran = subprocess.run(walk, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200, check=False)
-    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-2000:] + up.log.read_text()[-2000:]
+    walk("matrix", stack("serve"), job_id)
