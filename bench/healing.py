@@ -27,7 +27,7 @@ from stack import environment, make_pictures, spread, started, wait
 
 STEPS = 300
 KILLS_PER_JOB = 5
-ALONE_SECONDS = 1800
+ALONE_SECONDS = 3 * 3600
 LONGEST_SECONDS = 6.0  # a kill comes so long after the attempt's first step, at most
 ENDED = ("succeeded", "failed", "canceled")
 JOB = {
