@@ -1,7 +1,8 @@
 """What do kills cost? SIGKILLs the trainer and the worker in turn, at random moments of real jobs under `safelight up`.
 
     python bench/healing.py [--kills 20] [--seed 1]
-    python bench/healing.py --night [--kills 10] [--steps 2000]     one job with every option that goes with the others
+    python bench/healing.py --night [--kills 10] [--steps 2000]     one job with every option that goes with the others,
+                                                                    one kill in each tenth of it
 
 Prints JSON: whether every job succeeded, whether every job's steps are gapless, whether the final weights equal those of an
 undisturbed run bit for bit, and per kill the training seconds done twice (of steps told before the kill and told again after
@@ -28,7 +29,7 @@ from stack import environment, make_pictures, spread, started, wait
 STEPS = 300
 KILLS_PER_JOB = 5
 ALONE_SECONDS = 3 * 3600
-LONGEST_SECONDS = 6.0  # a kill comes so long after the attempt's first step, at most
+LONGEST_SECONDS = 6.0  # a kill comes so long after the step it waits for, at most
 ENDED = ("succeeded", "failed", "canceled")
 JOB = {
     "kind": "train",
@@ -82,7 +83,8 @@ def main(num_kills: int, seed: int, night: bool, steps: int) -> dict[str, Any]:
                 jobs.append(job_id)
                 for attempt in range(1, min(per_job, num_kills - len(kills)) + 1):
                     what = ("trainer", "worker")[len(kills) % 2]
-                    if not kill(up, http, job_id, attempt, what, draw.uniform(0, LONGEST_SECONDS * (4 if night else 1))):
+                    first = draw.randrange((attempt - 1) * steps // num_kills, attempt * steps // num_kills) if night else 0
+                    if not kill(up, http, job_id, attempt, what, draw.uniform(0, LONGEST_SECONDS), first):
                         break
                     kills.append({"job": job_id, "attempt": attempt, "killed": what, "at": time.time()})
                 wait(lambda job_id=job_id: status(http, job_id) in ENDED, "the job did not end", ALONE_SECONDS)
@@ -90,9 +92,10 @@ def main(num_kills: int, seed: int, night: bool, steps: int) -> dict[str, Any]:
             return judge(http, home, jobs, kills, weights_of_alone(alone, Path(folder), total), total)
 
 
-def kill(up: psutil.Process, http: httpx.Client, job_id: str, attempt: int, what: str, seconds: float) -> bool:
-    """Kill `seconds` after the attempt told its first step; False when the job ended before that."""
+def kill(up: psutil.Process, http: httpx.Client, job_id: str, attempt: int, what: str, seconds: float, first: int) -> bool:
+    """Kill `seconds` after the attempt told a step that is not before `first`; False when the job ended before that."""
     wait(lambda: told(http, job_id, attempt) or status(http, job_id) in ENDED, f"attempt {attempt} did no step")
+    wait(lambda: step_of(http, job_id) >= first or status(http, job_id) in ENDED, f"step {first} did not come", ALONE_SECONDS)
     time.sleep(seconds)
     if status(http, job_id) != "running":
         return False
@@ -126,6 +129,7 @@ def judge(
         "all_succeeded": True,
         "steps_gapless": all(gapless),
         "weights_equal_bit_for_bit": all(equal),
+        "killed_after_steps": [step_before(metrics(http, each["job"]), each["attempt"]) for each in kills],
         "repeated_training_seconds": spread(repeated),
         "seconds_from_kill_to_next_step_told": spread(back),
     }
@@ -135,6 +139,10 @@ def repeated_seconds(events: list[dict[str, Any]], attempt: int) -> float:
     """What the next attempt did again of the steps that were told up to this one."""
     before = {event["data"]["step"] for event in events if event["attempt"] <= attempt}
     return sum(e["data"]["step_seconds"] for e in events if e["attempt"] == attempt + 1 and e["data"]["step"] in before)
+
+
+def step_before(events: list[dict[str, Any]], attempt: int) -> int:
+    return max(event["data"]["step"] for event in events if event["attempt"] == attempt)
 
 
 def back_seconds(events: list[dict[str, Any]], kill: dict[str, Any]) -> float:
@@ -157,6 +165,10 @@ def told(http: httpx.Client, job_id: str, attempt: int) -> bool:
 
 def status(http: httpx.Client, job_id: str) -> str:
     return str(http.get(f"/v1/jobs/{job_id}").json()["status"])
+
+
+def step_of(http: httpx.Client, job_id: str) -> int:
+    return int(http.get(f"/v1/jobs/{job_id}").json()["step"])
 
 
 def start_alone(home: Path, folder: Path, job: dict[str, Any]) -> subprocess.Popen[bytes]:
