@@ -18,8 +18,9 @@ class Preset(Spec):
 
 
 Capability = Literal[
-    "from_scratch", "vae", "edit", "multi_reference", "video", "i2v", "audio", "multistage", "training_adapter", "epsilon"
-]
+    "from_scratch", "vae", "edit", "multi_reference", "video", "i2v", "audio", "multistage", "training_adapter", "epsilon",
+    "schedule", "old_lokr_names",
+]  # fmt: skip
 
 
 class Arch(Spec):

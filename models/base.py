@@ -91,6 +91,7 @@ class BaseModel:
         self.assistant_lora: AdapterNetwork | None = None
         self.recovery_adapter: AdapterNetwork | None = None
         self.cache_folder: Path | None = None
+        self.source: str | None = None  # stands for where the weights come from: quantized.source_of
         self.absent: set[str] = set()
 
     def _dtype_of(self, model_config: Any, key: str) -> torch.dtype:
@@ -263,8 +264,7 @@ class BaseModel:
         kwargs |= {name: value for name, value in declared.items() if declares(self.get_noise_prediction, name)}
         if not guided:
             return self.get_noise_prediction(x, t, embeds, **kwargs)
-        prediction = self.get_noise_prediction(torch.cat([x, x]), torch.cat([t, t]), embeds, **kwargs)
-        without, with_prompt = prediction.chunk(2)
+        without, with_prompt = self.get_noise_prediction(torch.cat([x, x]), torch.cat([t, t]), embeds, **kwargs).chunk(2)
         return without + guidance_scale * (with_prompt - without)
 
     def multistage_range(self, stage: int) -> tuple[float, float]:

@@ -6,13 +6,16 @@ from typing import Any
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
-ALL = ("caching", "training", "sampling")
+NOTHING_HELPS = "no setting that saves memory suffices: use a smaller resolution, fewer frames or a larger device"
+ALL = ("caching", "encoding", "training", "sampling")
+AT_ONCE = "sample.batch_size"  # a run halves it by itself where a device's memory ends
 # the options that save memory, the cheapest first: the key, what to set it to, what it costs, and when it saves
 OPTIONS: tuple[tuple[str, Any, str, tuple[str, ...]], ...] = (
     ("train.gradient_checkpointing", True, "slower steps", ("training",)),
-    ("model.low_vram", True, "slower starts and previews", ("caching", "sampling")),
+    ("model.low_vram", True, "slower starts and previews", ("caching", "encoding", "sampling")),
     ("model.quantize", True, "a small error", ALL),
-    ("model.quantize_te", True, "a small error", ("caching",)),
+    ("model.quantize_te", True, "a small error", ("caching", "encoding")),
+    (AT_ONCE, 1, "fewer pictures at once", ("sampling",)),
     ("train.batch_size", 1, "noisier steps; train.gradient_accumulation makes good for it", ("training",)),
     ("model.layer_offloading", True, "much slower steps", ALL),
 )
@@ -20,6 +23,8 @@ OPTIONS: tuple[tuple[str, Any, str, tuple[str, ...]], ...] = (
 
 def would_change(spec: Any, path: str, value: Any) -> bool:
     """Whether the job could set the key at `path` (`section.key`) to this and has not."""
+    if path == AT_ONCE and spec.kind == "train":  # previews are counted one at a time
+        return False
     section, _, key = path.partition(".")
     if key in ("quantize", "layer_offloading") and getattr(spec, "network", True) is None:
         return False
@@ -38,14 +43,22 @@ def too_large(made: Mapping[str, Any], total: int) -> str:
     return f"the job needs {shown(made['peak'])} of memory while {made['phase']} ({parts}); the device has {shown(total)}"
 
 
+def fewer_at_once(made: Mapping[str, Any], total: int) -> int | None:
+    """The largest `sample.batch_size` that is known to make the job fit."""
+    fitting = [way["change"][AT_ONCE] for way in made["fits_with"] if list(way["change"]) == [AT_ONCE] and way["peak"] <= total]
+    return max(fitting, default=None)
+
+
 def advice(made: Mapping[str, Any], total: int) -> str | None:
-    """The changes that would make it fit, with what it would then take; None if none is known."""
+    """The changes that would make it fit, with what it would then take, or that there is none; None where that is not known."""
     ways = [
         " and ".join(f"{path}: {json.dumps(value)}" for path, value in way["change"].items()) + f" ({shown(way['peak'])})"
         for way in made["fits_with"]
         if way["peak"] <= total
     ]
-    return f"it would fit with {', or with '.join(ways)}" if ways else None
+    if ways:
+        return f"it would fit with {', or with '.join(ways)}"
+    return NOTHING_HELPS if (made.get("total") or 0) >= total else None  # for the total that was asked about, all has been tried
 
 
 def shown(size: float) -> str:

@@ -18,7 +18,7 @@ import models.archs
 from models.arch import Arch
 from models.errors import Problem, SpecError, UserError
 from models.extensions import Extension
-from models.fit import misfits, nearest
+from models.fit import TRAINING_ONLY, misfits, nearest, unfit_timesteps
 from models.spec import KINDS, JobSpec, NoOptions, Spec
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
@@ -84,6 +84,8 @@ def _job_type(arch_name: str, kind: str, _registration: int) -> type[JobSpec]:
 def job_type_of(card: Arch, kind: str) -> type[JobSpec]:
     """The same for a card that need not be in the catalogue."""
     own = merge(_sizes(card), card.defaults)
+    held_out = {key: value for key, value in own.get("datasets", {}).items() if key not in TRAINING_ONLY}
+    own = merge({"validation": {"dataset": held_out}} if held_out else {}, own)
     defaults = {key: value for key, value in own.items() if key in KINDS[kind].model_fields}
     model = {"arch": card.name, "model_kwargs": card.options, **own.get("model", {})}
     return _specialise(KINDS[kind], {**defaults, "model": model})
@@ -114,6 +116,8 @@ def schema_of(card: Arch, wanted: type[JobSpec]) -> dict[str, Any]:
                 leaf["ui"]["hidden"] = True
             if key == "sampler":
                 leaf["ui"]["suggest"] = list(card.samplers)
+            if key == "timestep_type":
+                leaf["enum"] = [kind for kind in leaf["enum"] if unfit_timesteps(card, kind) is None]
     return schema
 
 
@@ -137,6 +141,46 @@ def openapi_components(ref: str = "#/components/schemas/{model}") -> dict[str, A
 def presets(arch_name: str) -> list[dict[str, Any]]:
     """The card's presets, each `spec` written out in full."""
     return [{**preset.model_dump(), "spec": parse_job(preset.spec).model_dump(mode="json")} for preset in arch(arch_name).presets]
+
+
+def default_faults(card: Arch) -> list[Problem]:
+    """What is wrong with the card's defaults, each with its place in them: an unknown key, a value that its key does not take, a key that
+    means nothing to this arch."""
+    found: dict[Problem, None] = {}
+    known = {key for cls in KINDS.values() for key in cls.model_fields}
+    for kind, cls in KINDS.items():
+        wanted = job_type_of(card.model_copy(update={"defaults": {}}), kind)
+        given = {key: value for key, value in card.defaults.items() if key in cls.model_fields or key not in known}
+        raw = merge(_written_out(wanted, given), {"kind": kind, "model": {"arch": card.name}})
+        try:
+            faults = list(misfits(card, wanted.model_validate(raw), as_defaults=True))
+        except ValidationError as error:
+            faults = [_problem(wanted, fault) for fault in error.errors(include_url=False)]
+        found |= dict.fromkeys(fault for fault in faults if _holds(card.defaults, fault.pointer))
+    return list(found)
+
+
+def _written_out(cls: type[Spec], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults as a job would name them: a list's are those of its only item, and what must be there is."""
+    made: dict[str, Any] = dict(defaults)
+    for name, info in cls.model_fields.items():
+        given, inner = defaults.get(name, {}), _inner(info.annotation)
+        if inner and isinstance(given, Mapping) and (given or info.is_required()):
+            item = _written_out(inner, given)
+            made[name] = [item] if get_origin(info.annotation) is list else item
+        elif info.is_required():
+            made.setdefault(name, "-")
+    return made
+
+
+def _holds(values: Any, pointer: str) -> bool:
+    """Whether the place is inside these values; numbers of items are passed over."""
+    for part in pointer.split("/")[1:]:
+        if isinstance(values, Mapping) and not part.isdigit():
+            if part not in values:
+                return False
+            values = values[part]
+    return True
 
 
 def parse_job(raw: Any) -> JobSpec:
@@ -224,6 +268,8 @@ def _specialise(cls: type[AnySpec], changes: Mapping[str, Any]) -> type[AnySpec]
             annotation = _swap(info.annotation, inner, special)
             made = list if get_origin(annotation) is list else special
             default: dict[str, Any] = {} if info.is_required() else {"default_factory": made}
+            if info.default is None:  # a section that a job may leave out stays out
+                default = {"default": None}
             fields[name] = (Annotated[annotation, *info.metadata] if info.metadata else annotation, Field(**default, **keep))
         else:
             annotation = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation

@@ -6,7 +6,7 @@ from typing import Any
 
 from models.arch import Arch
 from models.errors import Problem
-from models.spec import OPTIMIZERS, DatasetSpec, JobSpec, SampleSpec, Spec, TrainSpec, optimizer_options
+from models.spec import OPTIMIZERS, DatasetSpec, JobSpec, SampleSpec, Spec, TrainSpec, hints, optimizer_options
 from models.spec.train import FEW_STEPS
 
 PRODIGY_LEAST = 0.1  # below it other trainers put 1.0 in silently
@@ -19,9 +19,10 @@ TRAINING_ONLY = (  # keys of a dataset that mean nothing where it is held out
 )
 
 
-def misfits(card: Arch, spec: JobSpec) -> Iterator[Problem]:
-    """Every fault of a typed job, with its place."""
-    yield from _needless(card, spec)
+def misfits(card: Arch, spec: JobSpec, as_defaults: bool = False) -> Iterator[Problem]:
+    """Every fault of a typed job, with its place. `as_defaults`, for a job of a card's defaults, lets keys be that mean nothing yet: they
+    wait for what a job may set beside them."""
+    yield from _needless(card, spec, as_defaults)
     if spec.model.name_or_path == "random" and not card.random_init:
         yield Problem("/model/name_or_path", f"arch '{card.name}' does not start from random weights; name a checkpoint")
     if spec.model.accuracy_recovery_adapter and spec.model.assistant_lora_path:
@@ -59,28 +60,30 @@ def misfits(card: Arch, spec: JobSpec) -> Iterator[Problem]:
 
 
 def nearest(word: str, known: Any) -> str | None:
-    """The known word most like `word`, or None."""
-    return next(iter(difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)), None)
+    """The known word most like `word`, small and capital letters being the same, or None."""
+    spelled = {str(each).lower(): each for each in known}
+    return spelled.get(next(iter(difflib.get_close_matches(str(word).lower(), list(spelled), n=1, cutoff=0.6)), ""))
 
 
-def _needless(card: Arch, spec: Spec, pointer: str = "", around: Spec | None = None) -> Iterator[Problem]:
+def _needless(card: Arch, spec: Spec, as_defaults: bool, pointer: str = "", around: Spec | None = None) -> Iterator[Problem]:
     """Keys that are set but mean nothing to this arch, or beside what stands next to them or in the object `around` theirs."""
     for name, info in type(spec).model_fields.items():
         value = getattr(spec, name)
-        extra = info.json_schema_extra
-        ui: Any = (extra.get("ui") if isinstance(extra, dict) else None) or {}
-        hints = ui.get("needs"), ui.get("when")
-        is_set = any(hints) and value is not None and value != info.get_default(call_default_factory=True)
+        ui = hints(info)
+        is_set = (
+            any((ui.get("needs"), ui.get("when"))) and value is not None and value != info.get_default(call_default_factory=True)
+        )
         if ui.get("needs") and ui["needs"] not in card.capabilities and is_set:
             yield Problem(f"{pointer}/{name}", f"arch '{card.name}' has no use for {name}: it lacks '{ui['needs']}'")
-        for key, values in ui.get("when", {}).items() if is_set else ():
+        for key, values in ui.get("when", {}).items() if is_set and not as_defaults else ():
             other = key.removeprefix("../")
             given = getattr(spec if other == key else around, other)
             if given not in values and (said := _idle(name, other, given, values)):
                 yield Problem(f"{pointer}/{name}", said)
         for place, inner in enumerate(value) if isinstance(value, list) else [("", value)]:
             if isinstance(inner, Spec):
-                yield from _needless(card, inner, f"{pointer}/{name}" + (f"/{place}" if place != "" else ""), spec)
+                at = f"{pointer}/{name}" + (f"/{place}" if place != "" else "")
+                yield from _needless(card, inner, as_defaults, at, spec)
 
 
 def _idle(name: str, other: str, given: Any, values: list[Any]) -> str | None:
@@ -147,14 +150,24 @@ def _rate(spec: TrainSpec) -> Iterator[Problem]:
                 yield Problem(f"/train/{key}", f"with relative_step Adafactor chooses its own rate, so {key} means nothing")
 
 
+def unfit_timesteps(card: Arch, kind: str) -> str | None:
+    """Why the arch cannot be trained with this timestep_type; None if it can."""
+    if kind in FLOW_ONLY and "epsilon" in card.capabilities:
+        return f"timestep_type '{kind}' is for flow matching; arch '{card.name}' predicts noise: take linear or sigmoid"
+    if kind == "shift" and "schedule" not in card.capabilities:
+        return (
+            f"timestep_type 'shift' follows the schedule of arch '{card.name}', and it has none; take sigmoid, linear or weighted"
+        )
+    return None
+
+
 def _noise_levels(card: Arch, spec: TrainSpec) -> Iterator[Problem]:
     train = spec.train
     kind, first, last = train.timestep_type, train.min_denoising_steps, train.max_denoising_steps
     if first >= last:
         yield Problem("/train/max_denoising_steps", f"no noise level lies between {first} and {last}")
         return
-    if kind in FLOW_ONLY and "epsilon" in card.capabilities:
-        message = f"timestep_type '{kind}' is for flow matching; arch '{card.name}' predicts noise: take linear or sigmoid"
+    if message := unfit_timesteps(card, kind):
         yield Problem("/train/timestep_type", message, "linear")
     if kind in FEW_STEPS:
         levels = range(0, 1000, 1000 // FEW_STEPS[kind])
@@ -186,6 +199,10 @@ def _validation(card: Arch, spec: TrainSpec) -> Iterator[Problem]:
         return
     if (spec.validation.fraction is None) == (spec.validation.dataset is None):
         yield Problem("/validation", "give either fraction, a share of the pictures to hold out, or dataset, a folder of its own")
+    levels = [f"{level:g}" for level in spec.validation.timesteps]  # as the series are named
+    for place, level in enumerate(levels):
+        if level in levels[:place]:
+            yield Problem(f"/validation/timesteps/{place}", f"{level} is listed twice")
     if held := spec.validation.dataset:
         yield from _resolutions(card, held, "/validation/dataset")
         for key in TRAINING_ONLY:
@@ -206,6 +223,8 @@ def _dataset(card: Arch, spec: TrainSpec, dataset: DatasetSpec, pointer: str) ->
         if getattr(dataset, key) and spec.train.cache_text_embeddings:
             message = f"{key} makes a new caption at every step; set train.cache_text_embeddings to false"
             yield Problem(f"{pointer}/{key}", message)
+    if dataset.keep_tokens and not (dataset.shuffle_tokens or dataset.token_dropout_rate):
+        yield Problem(f"{pointer}/keep_tokens", "keep_tokens means nothing without shuffle_tokens or token_dropout_rate")
     if dataset.prior_reg and spec.network is None:
         yield Problem(f"{pointer}/prior_reg", "prior_reg learns what the model without its adapter predicts; train a network")
 

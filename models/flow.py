@@ -3,6 +3,8 @@
 Timesteps here are the contract's: 0..1000, where 1000 is pure noise.
 """
 
+from typing import Any
+
 import torch
 
 NUM_TIMESTEPS = 1000
@@ -14,6 +16,11 @@ def mix(clean: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor) -> to
     wide = torch.promote_types(clean.dtype, torch.float32)
     t = (timesteps.to(clean.device, wide) / NUM_TIMESTEPS).reshape(-1, *[1] * (clean.ndim - 1))
     return ((1 - t) * clean + t * noise).to(clean.dtype)
+
+
+def has_shift(scheduler: Any) -> bool:
+    """Whether a noise scheduler has a shift, and so a schedule of its own that training can follow."""
+    return hasattr(scheduler, "shift") and hasattr(scheduler, "set_timesteps")
 
 
 def velocity(clean: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:

@@ -1,19 +1,12 @@
-"""Frozen weights in 8, 4 or 2 bits: optimum-quanto, weights only, with a cache on disk.
+"""Frozen weights in 8, 4 or 2 bits: optimum-quanto, weights only, with a cache on disk (`models.quantized`).
 
-Linear and 2-D convolution layers are replaced one at a time, so that never more than one of them is there in both precisions. What
-was computed is kept in a file named by its content (the weights that went in, the number formats, quanto's version), so a second start
-reads it instead. Gradients flow through a quantized layer to its input, and so to adapters.
+Linear and 2-D convolution layers are replaced one at a time, so that never more than one of them is there in both precisions. A second
+start reads what the first computed. Gradients flow through a quantized layer to its input, and so to adapters.
 """
 
 import fnmatch
-import hashlib
-import json
-import logging
-import os
 import warnings
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +16,9 @@ from optimum.quanto.library.extensions import cpp  # noqa: F401 - registers the 
 from optimum.quanto.nn import QModuleMixin, quantize_module
 from torch import nn
 
+from models import quantized
 from models.errors import UserError
-from models.weights import json_metadata, load_tensors, read_metadata, save_tensors
-
-log = logging.getLogger(__name__)
+from models.weights import load_tensors
 
 QTYPES = {
     "qint2": quanto.qint2,
@@ -39,6 +31,7 @@ QTYPES = {
     "int8": quanto.qint8,
     "float8": quanto.qfloat8,
 }
+QUANTIZED = "quantized"  # the folder within a cache
 BESIDE_RECOVERY = "qint8"  # layers that a recovery adapter does not cover: 8 bits, as in ai-toolkit
 KINDS = (nn.Linear, nn.Conv2d)
 HOOKS = (
@@ -97,32 +90,26 @@ def chosen(root: nn.Module, exclude: Sequence[str], must_match: Sequence[str] = 
 
 
 def quantize_layers(
-    root: nn.Module, wanted: Mapping[str, str], device: torch.device | str | None = None, cache: Path | None = None
+    root: nn.Module,
+    wanted: Mapping[str, str],
+    device: torch.device | str | None = None,
+    cache: Path | None = None,
+    source: str | None = None,
 ) -> bool:
-    """Quantize and freeze the layers at the paths `wanted`, each with its qtype. True if they came from the folder `cache`.
+    """Quantize and freeze the layers at the paths `wanted`, each with its qtype. True if they came from the folder `cache`; `source` stands
+    for where the weights come from, see `quantized.source_of`.
 
     Each layer is computed on `device` (default: where it lies) and stays where it lay. Hooks on it go on working.
     """
     types = {path: get_qtype(qtype) for path, qtype in wanted.items()}
-    file = cache / f"{fingerprint(root, wanted)}.safetensors" if cache is not None else None
-    known = _read(file) if file is not None and file.exists() else None
+    kept = quantized.Kept(cache, root, wanted, source) if cache is not None else None
+    known = kept.read() if kept else None
     for path, qtype in types.items():
         state = {key: known[f"{path}.{key}"] for key in _keys(known, path)} if known is not None else None
         _replace(root, path, qtype, device, state)
-    if file is not None and known is None:
-        try:
-            tensors = {f"{path}.{key}": t for path in types for key, t in _packed(root.get_submodule(path)).items()}
-            save_tensors(tensors, file, json_metadata(digest=_digest(tensors), layers=dict(wanted)))
-        except OSError as error:
-            log.warning("the quantized weights are not kept in %s: %s", file.parent, error)
+    if kept and known is None:
+        kept.write({f"{path}.{key}": t for path in types for key, t in _packed(root.get_submodule(path)).items()}, wanted)
     return known is not None
-
-
-def fingerprint(root: nn.Module, wanted: Mapping[str, str]) -> str:
-    """What tells one outcome from another: the weights, the formats, and the code that computes."""
-    weights = {path: root.get_submodule(path).weight for path in wanted}
-    told = json.dumps([dict(wanted), version("optimum-quanto"), torch.__version__, _digest(weights)])  # type: ignore[arg-type]
-    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def _replace(
@@ -153,31 +140,6 @@ def _keys(known: Mapping[str, torch.Tensor], path: str) -> list[str]:
     return [name for name in names if f"{path}.{name}" in known]
 
 
-def _read(file: Path) -> dict[str, torch.Tensor] | None:
-    """The tensors of a cache file, or None where it is damaged."""
-    try:
-        tensors = load_tensors(file)
-        whole = read_metadata(file).get("digest") == _digest(tensors)
-    except UserError:
-        whole = False
-    if not whole:
-        log.warning("%s is damaged and is made again", file)
-    return tensors if whole else None
-
-
-def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes, several tensors at a time."""
-
-    def one(tensor: torch.Tensor) -> str:
-        flat = tensor.detach().cpu().contiguous().flatten()
-        return hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()
-
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        digests = list(pool.map(one, tensors.values()))
-    about = [[n, str(t.dtype), list(t.shape), d] for (n, t), d in zip(tensors.items(), digests, strict=True)]
-    return hashlib.sha256(json.dumps(sorted(about)).encode()).hexdigest()
-
-
 def _some(paths: Sequence[str]) -> str:
     return ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
 
@@ -198,7 +160,7 @@ def quantize_parts(model: Any) -> None:
         for encoder in text_encoders(model):
             if not is_quantized(encoder):
                 wanted = dict.fromkeys(chosen(encoder, ()), config.qtype_te)
-                quantize_layers(encoder, wanted, model.te_device_torch, _cache_of(model))
+                quantize_layers(encoder, wanted, model.te_device_torch, _cache_of(model), getattr(model, "source", None))
 
 
 def quantize_denoiser(model: Any, root: nn.Module) -> None:
@@ -210,7 +172,7 @@ def quantize_denoiser(model: Any, root: nn.Module) -> None:
     wanted = dict.fromkeys(paths, str(config.qtype))
     if covered := {path for path in paths if path in _recovery_paths(model, root)}:
         wanted = {path: str(config.qtype) if path in covered else BESIDE_RECOVERY for path in paths}
-    quantize_layers(root, wanted, model.device_torch, _cache_of(model))
+    quantize_layers(root, wanted, model.device_torch, _cache_of(model), getattr(model, "source", None))
 
 
 def attach_recovery(model: Any) -> None:
@@ -250,4 +212,4 @@ def _excluded(config: Any) -> list[str]:
 
 def _cache_of(model: Any) -> Path | None:
     folder: Path | None = getattr(model, "cache_folder", None)
-    return folder / "quantized" if folder is not None else None
+    return folder / QUANTIZED if folder is not None else None

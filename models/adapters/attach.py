@@ -110,6 +110,11 @@ def new_network(
     chosen = [path for path in wanted if not any(pattern in PREFIX + path for pattern in ignore)]
     if not chosen:
         raise UserError(f"network: the filters leave no layer to train, of: {some(layers)}", code="no_such_layer")
+    if conv and not any(is_wide(layers[path]) for path in chosen):
+        raise UserError(
+            f"network.conv {conv} is a rank for convolutions larger than 1x1, and there is none among: {some(dict.fromkeys(chosen))}",
+            code="no_such_layer",
+        )
 
     def make(base: Base) -> AdapterLayer:
         own_rank, own_alpha = rank, alpha

@@ -1,6 +1,5 @@
 """Adapter files: what a model reads and writes, where it has several experts, and the adapter of a distilled model's training."""
 
-import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +14,6 @@ from models.weights import load_tensors, save_tensors
 
 EXPERTS = ("transformer_1", "transformer_2")  # the submodules of a denoiser of two experts, by stage
 ENDINGS = ("_high_noise", "_low_noise")  # of their files, by stage
-
-
-log = logging.getLogger(__name__)
 
 
 def save_lora(model: Any, state: Mapping[str, torch.Tensor], path: Path, metadata: Mapping[str, str]) -> None:
@@ -51,15 +47,15 @@ def load_lora(model: Any, path: Path) -> dict[str, torch.Tensor]:
 def network_for(model: Any, network: Any, alpha_is_rank: bool = False, start: Path | None = None) -> AdapterNetwork:
     """The fresh adapter that a job's network section asks for, on a loaded model; with `start`, with the weights of that file. Without
     `only_if_contains` it goes where the architecture says. `alpha_is_rank` leaves linear_alpha and conv_alpha aside, as ai-toolkit
-    does. Raises UserError for patterns that match no layer and for a file that is of another kind, rank or set of layers."""
-    old_format = network.type == "lokr" and network.old_lokr_format
-    if old_format and not model.use_old_lokr_format:
-        log.warning("old_lokr_format is left aside: architecture %s never had the old names", model.arch)
+    does but for a LoKr under the old names. Raises UserError for patterns that match no layer and for a file that is of another kind,
+    rank or set of layers."""
     root = model.get_model_to_train()
+    old_format = network.type == "lokr" and network.old_lokr_format
+    alpha_is_rank = alpha_is_rank and not old_format
     made = new_network(
         root,
         network.linear,
-        float(network.linear) if alpha_is_rank else network.linear_alpha,
+        float(network.linear) if alpha_is_rank or network.linear_alpha is None else network.linear_alpha,
         network.only_if_contains or model.get_transformer_block_names() or (),
         network.ignore_if_contains,
         model.target_lora_modules,
@@ -69,7 +65,7 @@ def network_for(model: Any, network: Any, alpha_is_rank: bool = False, start: Pa
         dropout=network.dropout,
         full_rank=network.lokr_full_rank,
         factor=network.lokr_factor,
-        old_format=old_format and model.use_old_lokr_format,
+        old_format=old_format,
         network_config=network,
         device=model.device_torch,
     )

@@ -15,6 +15,7 @@ from models.base import BaseModel
 from models.batch import Batch
 from models.conform.subject import PROMPTS, Broken, Subject
 from models.errors import UserError
+from models.flow import has_shift
 from models.prompt_embeds import AdvancedPromptEmbeds, concat_prompt_embeds
 from models.weights import DTYPES
 
@@ -25,7 +26,12 @@ SAME = 2e-5  # fp32 sums of another order: padding and chunking change it, nothi
 def names_agree(s: Subject) -> str:
     _is(type(s.model).arch, s.card.name, "the class's `arch`")
     _is(s.model.get_bucket_divisibility(), s.card.bucket_divisibility, "get_bucket_divisibility()")
-    _is(s.model.use_old_lokr_format, False, "use_old_lokr_format, which new architectures set to")
+    _is(s.model.use_old_lokr_format, s.has("old_lokr_names"), "use_old_lokr_format, beside the card's capability old_lokr_names")
+    _is(
+        has_shift(s.model.noise_scheduler),
+        s.has("schedule"),
+        "a noise_scheduler with a shift, beside the card's capability schedule",
+    )
     return f"{s.card.name}, sizes in multiples of {s.card.bucket_divisibility}"
 
 

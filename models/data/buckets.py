@@ -1,8 +1,8 @@
 """Aspect buckets: which size each picture is trained at, and which pictures share a batch. Torch-free: a plan shows the same.
 
-One rule: a bucket keeps the picture's shape, has about `resolution`² pixels, never more pixels than the picture has, and sides
-that are multiples of the arch's divisibility. An epoch shows every picture once; a bucket's last batch may be short. A batch holds
-items of one bucket of one dataset; clips of one number of frames, sounds of one length.
+One rule: a bucket is as near as can be to the picture's shape and to `resolution`² pixels (or the picture's own, where it has fewer),
+never has more than `resolution`², and its sides are multiples of the arch's divisibility. An epoch shows every picture once; a bucket's
+last batch may be short. A batch holds items of one bucket of one dataset; clips of one number of frames, sounds of one length.
 """
 
 import math
@@ -34,19 +34,24 @@ def bucket_size(width: int, height: int, resolution: int, divisibility: int) -> 
     return min(fits, key=lambda size: abs(size[0] * size[1] - target))
 
 
-def epoch_batches(buckets: Sequence[Bucket], batch_size: int, seed: int, epoch: int) -> list[list[int]]:
+def epoch_batches(buckets: Sequence[Bucket], batch_size: int, seed: int, epoch: int, accumulation: int = 1) -> list[list[int]]:
     """The batches of one epoch as lists of indices into `buckets`, each batch of one bucket, in a shuffled order that depends
-    only on the arguments. Every index appears exactly once."""
+    only on the arguments. Every index appears exactly once. `accumulation` batches follow each other as one batch of that many times
+    the size would have held them, as far as a bucket reaches."""
     shuffle = random.Random(f"{seed}/{epoch}").shuffle
     members: dict[Bucket, list[int]] = defaultdict(list)
     for index, size in enumerate(buckets):
         members[size].append(index)
-    batches = []
+    together = []
     for size in sorted(members):
         shuffle(members[size])
-        batches += [members[size][i : i + batch_size] for i in range(0, len(members[size]), batch_size)]
-    shuffle(batches)
-    return batches
+        together += _pieces(members[size], batch_size * accumulation)
+    shuffle(together)
+    return [batch for each in together for batch in _pieces(each, batch_size)]
+
+
+def _pieces(whole: list[int], size: int) -> list[list[int]]:
+    return [whole[start : start + size] for start in range(0, len(whole), size)]
 
 
 def batches_per_epoch(buckets: Sequence[Bucket], batch_size: int) -> int:

@@ -12,10 +12,11 @@ from pathlib import Path
 from models.data.captions import KEYS, METADATA, BadCaption, Metadata, read_caption, read_metadata
 from models.data.clips import BadClip, Snapper, wanted_frames
 from models.data.fileindex import FileIndex
-from models.data.look import KINDS, Kind, Looks, Media, file_names, kind_of
+from models.data.look import KINDS, Kind, Looks, Media, Tell, file_names, kind_of
 from models.errors import Problem
 from models.spec import CONTROL_FOLDERS, DatasetSpec, TrainSpec
 
+NO_DATA = {"md", "db", "ini", "html"}  # what people and systems lay beside pictures
 NAMED = 5  # how many files an error names before it says "and N more"
 PLURALS: Mapping[Kind, str] = {"picture": "pictures", "clip": "clips", "sound": "sounds"}
 
@@ -56,13 +57,17 @@ class Folders:
 @dataclass
 class Survey:
     """What a dataset's folder holds. `refused` and `bad_json` are (file name, reason); `uncaptioned` are file names without a usable
-    caption; `no_control` is (key of the control folder, file name); `undecoded` were looked at only as far as their header."""
+    caption, `defaulted` those that `default_caption` is for; `no_control` is (key of the control folder, file name); `orphans` are
+    caption files of nothing; `unread` is what no rule speaks of; `undecoded` were looked at only as far as their header."""
 
     folder: Path
     kinds: tuple[Kind, ...] = ("picture",)
     items: list[Item] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
     uncaptioned: list[str] = field(default_factory=list)
+    defaulted: list[str] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
     bad_captions: list[str] = field(default_factory=list)
     bad_json: list[tuple[str, str]] = field(default_factory=list)
     metadata: Metadata = field(default_factory=Metadata)
@@ -106,10 +111,12 @@ def survey(
     decode_at_most: int | None = None,
     index: FileIndex | None = None,
     check: Callable[[], None] = lambda: None,
+    tell: Tell = lambda _done, _total: None,
 ) -> Survey:
     """Look at every file and caption. Files are decoded in full, which is the only way to know that they can be, but no more than
     `decode_at_most` of them (None: all). What `index` knows of an unchanged file is not looked at again. `check` is called between files
-    and may raise. `sounds` is for an architecture whose medium is sound."""
+    and may raise; `tell` gets how many are done, of how many that are known of, masks and control pictures counted. `sounds` is for an
+    architecture whose medium is sound."""
     folders = Folders(folders) if isinstance(folders, Path) else folders
     kinds: tuple[Kind, ...] = ("sound",) if sounds else ("picture", "clip") if is_moving(spec) else ("picture",)
     found = Survey(folders.items, kinds, metadata=read_metadata(folders.items))
@@ -119,7 +126,8 @@ def survey(
     files = frozenset(there)
     found.unknown_in_metadata = [name for name in found.metadata.captions if name not in files]
     names = [name for name in there if kind_of(name) in kinds]
-    looks = Looks(index, decode_at_most, check)
+    _note_others(found, spec, there)
+    looks = Looks(index, decode_at_most, check, tell)
     media = looks.at(folders.items, names)
     reader = _Reader(spec, found, files)
     if folders.masks:
@@ -132,6 +140,18 @@ def survey(
             found.items.append(item)
     found.undecoded = looks.undecoded
     return found
+
+
+def _note_others(found: Survey, spec: DatasetSpec, there: Collection[str]) -> None:
+    """What is neither a medium nor the caption of one."""
+    stems = {_stem(name) for name in there if kind_of(name)}
+    ending = f".{spec.caption_ext.lstrip('.')}"
+    for name in there:
+        if kind_of(name) is None and name != METADATA and name.rpartition(".")[2].lower() not in NO_DATA:
+            if not name.endswith(ending):
+                found.unread.append(name)
+            elif _stem(name) not in stems:
+                found.orphans.append(name)
 
 
 @dataclass
@@ -179,10 +199,10 @@ class _Reader:
             self.found.bad_json.append((beside, str(error)))
             return None
         caption = caption or self.found.metadata.captions.get(name, "")
-        if caption or self.spec.default_caption is not None:
-            return caption or self.spec.default_caption
-        self.found.uncaptioned.append(name)
-        return None
+        if caption:
+            return caption
+        (self.found.uncaptioned if self.spec.default_caption is None else self.found.defaulted).append(name)
+        return self.spec.default_caption
 
     def _num_frames(self, name: str, media: Media) -> int | None:
         try:
@@ -234,6 +254,13 @@ def problems(found: Survey, spec: DatasetSpec, pointer: str) -> tuple[list[Probl
     if found.unknown_in_metadata:
         named = _named(found.unknown_in_metadata)
         warnings.append(Problem(folder, f"{METADATA} speaks of files that are not there: {named}"))
+    for key, names, what in (
+        ("default_caption", found.defaulted, "no caption of their own, so default_caption is taken"),
+        ("caption_ext", found.orphans, "captions of nothing that is there"),
+        ("folder_path", found.unread, "not read, being no kind of file that is known here"),
+    ):
+        if names:
+            warnings.append(Problem(f"{pointer}/{key}", f"{what}: {_named(names)}"))
     for kind, count in found.passed_over.items():
         hint = {"clip": "; set num_frames or auto_frame_count to train on them"}.get(kind, "")
         warnings.append(Problem(folder, f"{PLURALS[kind]} that are passed over: {count}{hint}"))

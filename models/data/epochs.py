@@ -10,10 +10,10 @@ from typing import Any
 
 from models.data.buckets import batches_per_epoch, epoch_batches
 from models.data.captions import with_trigger
-from models.data.datasets import Survey
+from models.data.datasets import Survey, every_dataset
 from models.data.entries import Entry, cut, held_out, identity, is_held_out, make_entries, parted
 from models.errors import Problem
-from models.spec import TrainSpec
+from models.spec import TrainSettings, TrainSpec
 
 SHOWN = 3  # entries of each dataset that a plan shows in detail
 
@@ -21,16 +21,18 @@ SHOWN = 3  # entries of each dataset that a plan shows in detail
 class _Stream:
     """Micro-batches without end out of one set of entries."""
 
-    def __init__(self, indices: Sequence[int], entries: Sequence[Entry], batch_size: int, seed: int) -> None:
-        self.indices, self.batch_size, self.seed = indices, batch_size, seed
+    def __init__(self, indices: Sequence[int], entries: Sequence[Entry], train: TrainSettings) -> None:
+        self.indices, self.train = indices, train
         self.buckets = [entries[index].bucket for index in indices]
-        self.num_batches = batches_per_epoch(self.buckets, batch_size)
+        self.num_batches = batches_per_epoch(self.buckets, train.batch_size)
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
     def members(self, number: int) -> list[int]:
         epoch, place = divmod(number, self.num_batches)
         if self._epoch[0] != epoch:
-            self._epoch = (epoch, epoch_batches(self.buckets, self.batch_size, self.seed, epoch))
+            train = self.train
+            batches = epoch_batches(self.buckets, train.batch_size, train.seed, epoch, train.gradient_accumulation)
+            self._epoch = (epoch, batches)
         return [self.indices[member] for member in self._epoch[1][place]]
 
 
@@ -41,8 +43,8 @@ class Order:
         self.accumulation = spec.train.gradient_accumulation
         trained = [index for index, entry in enumerate(entries) if not entry.rule.is_reg]
         reg = [index for index, entry in enumerate(entries) if entry.rule.is_reg]
-        self._trained = _Stream(trained, entries, spec.train.batch_size, spec.train.seed)
-        self._reg = _Stream(reg, entries, spec.train.batch_size, spec.train.seed) if reg else None
+        self._trained = _Stream(trained, entries, spec.train)
+        self._reg = _Stream(reg, entries, spec.train) if reg else None
 
     def is_reg(self, step: int) -> bool:
         return self._reg is not None and step % 2 == 1
@@ -91,12 +93,13 @@ def epoch_summary(spec: TrainSpec, surveys: Sequence[Survey], divisibility: int)
     """Buckets, batches and epochs of a job, and for some entries of each dataset what happens to them, as a plan shows it. Where files
     were not decoded, and so have no digest, what is held out is chosen by their paths: the counts are then estimates."""
     fits = not validation_problems(spec, surveys)
-    entries = parted(spec, surveys, divisibility)[0] if fits else make_entries(spec, surveys, divisibility)
+    entries, held = parted(spec, surveys, divisibility) if fits else (make_entries(spec, surveys, divisibility), [])
     order = Order(entries, spec) if any(not entry.rule.is_reg for entry in entries) else None
     steps = order.steps_per_epoch if order else 0
     return {
         "datasets": [
-            _dataset_summary(spec, number, found, entries) for number, found in enumerate(surveys[: len(spec.datasets)])
+            _dataset_summary(spec, number, found, entries if number < len(spec.datasets) else held)
+            for number, found in enumerate(surveys)
         ],
         "steps_per_epoch": round(steps, 2) if steps else None,
         "epochs": round(spec.train.steps / steps, 2) if steps else None,
@@ -104,7 +107,8 @@ def epoch_summary(spec: TrainSpec, surveys: Sequence[Survey], divisibility: int)
 
 
 def _dataset_summary(spec: TrainSpec, number: int, found: Survey, entries: Sequence[Entry]) -> dict[str, Any]:
-    dataset = spec.datasets[number]
+    _, dataset = every_dataset(spec)[number]
+    is_trained = number < len(spec.datasets)
     own = [entry for entry in entries if entry.dataset == number]
     counts = sorted(Counter(entry.bucket for entry in own).items())
     shown = random.Random(f"{spec.train.seed}/{number}/shown").sample(range(len(own)), min(SHOWN, len(own)))
@@ -112,7 +116,7 @@ def _dataset_summary(spec: TrainSpec, number: int, found: Survey, entries: Seque
         "folder_path": dataset.folder_path,
         "images": len(found.items),
         "refused": [{"file": name, "reason": reason} for name, reason in found.refused],
-        "captions_missing": len(found.uncaptioned),
+        "captions_missing": len(found.uncaptioned) + len(found.defaulted),
         "buckets": [
             {"width": width, "height": height, "frames": frames, "milliseconds": milliseconds, "images": count}
             for (_, width, height, frames, milliseconds), count in counts
@@ -120,7 +124,7 @@ def _dataset_summary(spec: TrainSpec, number: int, found: Survey, entries: Seque
         "is_reg": dataset.is_reg,
         "masks": sum(item.mask is not None for item in found.items),
         "controls": sum(len(item.controls) for item in found.items),
-        "held_out": len(found.items) - len({entry.item.name for entry in own}),
+        "held_out": len(found.items) - len({entry.item.name for entry in own}) if is_trained else len(found.items),
         "samples": [_sample(own[index]) for index in shown],
     }
 

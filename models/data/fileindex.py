@@ -79,7 +79,7 @@ class FileIndex:
         settled = [
             (path, *stamp, PROBE, json.dumps(facts) if facts else "{}")
             for path, stamp, facts in rows
-            if own or now - stamp[3] > _tick(stamp[3])
+            if own or is_settled(stamp, now)
         ]
         if self._db is None or not settled:
             return
@@ -98,5 +98,7 @@ class FileIndex:
             self._db = None
 
 
-def _tick(ctime_ns: int) -> int:
-    return COARSE_TICK_NS if ctime_ns % 1_000_000_000 == 0 else TICK_NS
+def is_settled(stamp: Stamp, now: int | None = None) -> bool:
+    """Whether a file with this stamp would have another by now if it were changed again."""
+    tick = COARSE_TICK_NS if stamp[3] % 1_000_000_000 == 0 else TICK_NS
+    return (now or time.time_ns()) - stamp[3] > tick

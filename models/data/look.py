@@ -5,6 +5,7 @@ Hidden files and folders, `._` companions and anything that is no picture, clip 
 
 import hashlib
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +18,7 @@ from models.data.fileindex import FileIndex, Stamp, stamp_of
 from models.data.pictures import PICTURES, look_at_header, look_at_picture
 
 AHEAD = 64  # files looked at in advance
-REMEMBERED_AT_ONCE = 1000
+REMEMBERED_AT_ONCE, REMEMBERED_SECONDS = 1000, 1.0  # whichever comes first: a run may be ended at any moment
 UNREAD = "cannot be read: "  # so begins a problem of getting at a file, which says nothing of its content and may pass
 
 Kind = Literal["picture", "clip", "sound"]
@@ -52,7 +53,8 @@ def kind_of(name: str) -> Kind | None:
 
 
 def file_names(folder: Path, skip: Collection[Path] = ()) -> list[str]:
-    """All files under `folder` that are not hidden, as paths within it, sorted by their parts. `skip` are folders to pass over."""
+    """All files under `folder` that are not hidden, as paths within it, sorted by their parts. `skip` are folders to pass over. A link
+    to a folder is not followed and stands there as `name/`, one that leads nowhere as `name`."""
     passed = {str(path) for path in skip if path != folder}
     found: list[str] = []
     todo = [(str(folder), "")]
@@ -65,8 +67,10 @@ def file_names(folder: Path, skip: Collection[Path] = ()) -> list[str]:
                 if entry.is_dir(follow_symlinks=False):
                     if entry.path not in passed:
                         todo.append((entry.path, f"{prefix}{entry.name}/"))
-                elif entry.is_file():
+                elif entry.is_file() or not Path(entry.path).exists():
                     found.append(prefix + entry.name)
+                elif entry.is_dir():
+                    found.append(f"{prefix}{entry.name}/")
     return sorted(found, key=lambda name: name.split("/"))
 
 
@@ -109,16 +113,24 @@ def _look_at_picture(path: Path, decode: bool) -> dict[str, Any]:
 _Unknown = tuple[str, str, Kind, Stamp]  # name, file, ...
 
 
+Tell = Callable[[int, int], None]
+
+
 class Looks:
     """Looks at many files in threads. What `index` knows of an unchanged file is not looked at again; of the others no more than
-    `decode_at_most` are decoded (None: all), and `undecoded` counts the rest. `check` is called between files and may raise."""
+    `decode_at_most` are decoded (None: all), and `undecoded` counts the rest. `check` is called between files and may raise, and `tell`
+    with the number of files that are done, and of those that are known of by now."""
 
     def __init__(
-        self, index: FileIndex | None = None, decode_at_most: int | None = None, check: Callable[[], None] = lambda: None
+        self,
+        index: FileIndex | None = None,
+        decode_at_most: int | None = None,
+        check: Callable[[], None] = lambda: None,
+        tell: Tell = lambda _done, _total: None,
     ) -> None:
-        self.index, self.check = index, check
+        self.index, self.check, self.tell = index, check, tell
         self.left = decode_at_most
-        self.undecoded = 0
+        self.undecoded = self.done = self.total = 0
 
     def at(self, folder: Path, names: Sequence[str]) -> dict[str, Media | str]:
         """For each file name within `folder` what it is, or why it cannot be used."""
@@ -138,21 +150,27 @@ class Looks:
                 found[name] = _media(file, kind, stamp, before[1])
             else:
                 unknown.append((name, file, kind, stamp))
+        self.total += len(names)
+        self.done += len(names) - len(unknown)
+        self.tell(self.done, self.total)
         self._look(unknown, found)
         return found
 
     def _look(self, unknown: list[_Unknown], found: dict[str, Media | str]) -> None:
         rows: list[tuple[str, Stamp, dict[str, Any]]] = []
+        since = time.monotonic()
         try:
             for (name, file, kind, stamp), decoded, facts in self._facts(unknown):
                 self.check()
                 found[name] = _media(file, kind, stamp, facts)
                 self.undecoded += not decoded
+                self.done += 1
+                self.tell(self.done, self.total)
                 if decoded and not _may_pass(facts):
                     rows.append((file, stamp, facts))
-                if self.index and len(rows) >= REMEMBERED_AT_ONCE:
+                if self.index and (len(rows) >= REMEMBERED_AT_ONCE or time.monotonic() - since > REMEMBERED_SECONDS):
                     self.index.remember(rows)
-                    rows = []
+                    rows, since = [], time.monotonic()
         finally:
             if self.index:
                 self.index.remember(rows)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from PIL import Image, ImageOps
 
-PICTURES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif"}
+PICTURES = {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".tif", ".tiff", ".gif"}
 ROTATED = {5, 6, 7, 8}  # EXIF orientations that swap width and height
 EXIF_ORIENTATION = 0x0112
 GAP = 2

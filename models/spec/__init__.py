@@ -7,9 +7,12 @@ number 16, so a quoting slip in a YAML file is an error at submission and never 
 
 from models.spec.data import CONTROL_FOLDERS as CONTROL_FOLDERS
 from models.spec.data import DatasetSpec as DatasetSpec
+from models.spec.fields import Encoded as Encoded
 from models.spec.fields import NoOptions as NoOptions
 from models.spec.fields import Spec as Spec
 from models.spec.fields import entry as entry
+from models.spec.fields import hints as hints
+from models.spec.fields import options_that_encode as options_that_encode
 from models.spec.job import KINDS as KINDS
 from models.spec.job import JobSpec as JobSpec
 from models.spec.job import Name as Name

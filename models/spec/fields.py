@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import pydantic
 from pydantic import ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 
 class Spec(pydantic.BaseModel):
@@ -16,6 +17,8 @@ class Spec(pydantic.BaseModel):
 
 
 Section = Literal["What", "Dataset", "Training", "Previews", "Advanced"]
+Encoded = Literal["latents", "text"]
+ENCODED: tuple[Encoded, ...] = ("latents", "text")
 
 
 def entry(
@@ -31,6 +34,7 @@ def entry(
     needs: str | None = None,
     when: Mapping[str, Sequence[Any]] | None = None,
     suggest: Sequence[str] = (),
+    encodes: Sequence[Encoded] = ENCODED,
     **limits: Any,
 ) -> Any:
     """A field with what a form needs to draw it.
@@ -38,7 +42,8 @@ def entry(
     `basic` inputs are open on a preset (at most 10 of them); the others are folded by section. A field that `needs` a capability is
     hidden, and refused, for an arch whose card does not name it; so is one whose neighbours do not have one of the values in `when`,
     where "../key" names a key of the object around this one (for an item of a list, of the object that holds the list).
-    `suggest` are values to offer for a free text. `limits` are pydantic's (ge, gt, le, lt, min_length, max_length, pattern).
+    `suggest` are values to offer for a free text. `encodes`, of an option of an arch, names which encodings hang on it: when it changes,
+    what is cached of the others is used again. `limits` are pydantic's (ge, gt, le, lt, min_length, max_length, pattern).
     """
     ui: dict[str, Any] = {"section": section, "order": order, "basic": basic}
     ui |= {"unit": unit} if unit else {}
@@ -46,6 +51,7 @@ def entry(
     ui |= {"needs": needs} if needs else {}
     ui |= {"when": {key: list(values) for key, values in when.items()}} if when else {}
     ui |= {"suggest": list(suggest)} if suggest else {}
+    ui |= {"encodes": list(encodes)} if tuple(encodes) != ENCODED else {}
     return Field(default, title=title, description=help, json_schema_extra={"ui": ui}, **limits)
 
 
@@ -66,6 +72,18 @@ def path(title: str, section: Section, order: int, help: str, **more: Any) -> An
 
 class NoOptions(Spec):
     """`model_kwargs` of an arch that has none."""
+
+
+def options_that_encode(options: Spec, kind: Encoded) -> dict[str, Any]:
+    """The options, as JSON, that encodings of this kind may hang on: all that do not say otherwise, undeclared ones too."""
+    silent = {name for name, info in type(options).model_fields.items() if kind not in hints(info).get("encodes", ENCODED)}
+    return options.model_dump(mode="json", exclude=silent)
+
+
+def hints(info: FieldInfo) -> Any:
+    """What `entry` noted for a form; empty for a field that was declared without it."""
+    extra = info.json_schema_extra
+    return (extra.get("ui") if isinstance(extra, dict) else None) or {}
 
 
 Dtype = Literal["fp32", "bf16", "fp16"]

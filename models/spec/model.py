@@ -17,6 +17,7 @@ class QuantizeKwargs(Spec):
         title="Keep precise",
         section="Advanced",
         order=37,
+        when={"../quantize": [True]},
         help="Layers that are not quantized: their paths, * stands for anything.",
     )
 

@@ -21,8 +21,14 @@ class NetworkSpec(Spec):
     linear: int = entry(
         16, title="Rank", section="Training", order=10, basic=True, ge=1, le=1024, help="Rank of the adapter's matrices."
     )
-    linear_alpha: float = entry(
-        16.0, title="Alpha", section="Training", order=11, gt=0, le=4096, help="The adapter's effect is scaled by alpha / rank."
+    linear_alpha: float | None = entry(
+        None,
+        title="Alpha",
+        section="Training",
+        order=11,
+        gt=0,
+        le=4096,
+        help="The adapter's effect is scaled by alpha / rank. None: the rank, so by 1.",
     )
     conv: int | None = entry(
         None,
@@ -58,7 +64,8 @@ class NetworkSpec(Spec):
         section="Advanced",
         order=47,
         when=LOKR,
-        help="Save with the lycoris_ names that older tools read, where the architecture has them.",
+        needs="old_lokr_names",
+        help="Save with the lycoris_ names that older tools read.",
     )
     pretrained_lora_path: str | None = path(
         "Start from", "Training", 12, "An adapter of the same kind, rank and layers to start from; a new run begins at step 0."

@@ -12,6 +12,7 @@ TimestepType = Literal[
     "sigmoid", "linear", "weighted", "shift", "lognorm_blend", "one_step", "two_step", "four_step", "eight_step"
 ]
 FEW_STEPS = {"one_step": 1, "two_step": 2, "four_step": 4, "eight_step": 8}  # how many noise levels these train at
+MOST_SKIPPED = 10  # steps in a row without a finite loss: more is no single bad sample
 
 
 class EmaSpec(Spec):
@@ -75,7 +76,7 @@ class TrainSettings(Spec):
         title="Optimizer",
         section="Training",
         order=41,
-        pattern=r"^([a-z0-9_]+|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
+        pattern=r"^([A-Za-z0-9_]+|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
         max_length=200,
         suggest=OPTIMIZERS,
         help="Which optimizer; package:Class names one that is installed beside the worker.",
@@ -87,7 +88,11 @@ class TrainSettings(Spec):
         default_factory=OptimizerParams, title="Optimizer options", json_schema_extra={"ui": {}}
     )
     lr_scheduler: Literal["constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "step"] = entry(
-        "constant", title="Schedule", section="Training", order=42, help="How the rate falls after the warm-up, over all steps."
+        "constant",
+        title="Schedule",
+        section="Training",
+        order=42,
+        help="How the rate falls after lr_warmup_steps, over all steps.",
     )
     lr_scheduler_params: SchedulerParams = part(SchedulerParams, "Schedule")
     lr_warmup_steps: int = entry(
@@ -251,6 +256,14 @@ class TrainSettings(Spec):
     )
     max_grad_norm: float = entry(
         1.0, title="Gradient clip", section="Advanced", order=61, gt=0, le=1e6, help="Gradients are scaled down to this norm."
+    )
+    on_non_finite: Literal["stop", "skip"] = entry(
+        "stop",
+        title="Loss that is not finite",
+        section="Advanced",
+        order=61,
+        help="What a step does whose loss or gradient is NaN or infinite: stop ends the job before anything bad is saved; skip passes over "
+        f"that step, changes nothing and goes on, and ends the job after {MOST_SKIPPED} in a row. skip waits for the device at every step.",
     )
     seed: int = entry(
         42,

@@ -162,23 +162,34 @@ def test_dropout_acts_in_training_only_and_is_drawn_from_the_global_generator(li
     assert torch.allclose(once, wanted, rtol=0, atol=1e-5)
 
 
-def test_the_network_section_of_a_job_is_followed(linears: nn.Sequential, caplog: Any) -> None:
-    def made(alpha_is_rank: bool = False, use_old: bool = True, blocks: Any = None, **keys: Any) -> AdapterNetwork:
+def test_a_rank_for_convolutions_that_are_not_there_is_refused(linears: nn.Sequential) -> None:
+    with pytest.raises(UserError, match=r"network\.conv 2 is a rank for convolutions larger than 1x1"):
+        new_network(linears, 4, 4.0, conv=2)
+
+
+def test_the_network_section_of_a_job_is_followed(linears: nn.Sequential) -> None:
+    def made(alpha_is_rank: bool = False, blocks: Any = None, **keys: Any) -> AdapterNetwork:
         model = SimpleNamespace(
             get_model_to_train=lambda: linears, get_transformer_block_names=lambda: blocks, target_lora_modules=[],
-            use_old_lokr_format=use_old, arch="toy", device_torch=torch.device("cpu"),
+            device_torch=torch.device("cpu"),
         )  # fmt: skip
         return network_for(model, NetworkSpec(**keys), alpha_is_rank)
 
     assert ranks(made(linear=4, linear_alpha=2.0)) == {"0": (4, 2.0), "2": (4, 2.0)}
     assert ranks(made(linear=4, linear_alpha=2.0, alpha_is_rank=True)) == {"0": (4, 4.0), "2": (4, 4.0)}
+    assert ranks(made(linear=4)) == {"0": (4, 4.0), "2": (4, 4.0)}
     assert list(ranks(made(blocks=["2"]))) == ["2"]
+    factored = {"type": "lokr", "linear": 2, "linear_alpha": 1.0, "lokr_full_rank": False, "alpha_is_rank": True}
+    assert (
+        ranks(made(**factored))
+        != ranks(made(**factored, old_lokr_format=True))
+        == ranks(made(**{**factored, "alpha_is_rank": False}))
+    )
     assert list(ranks(made(blocks=["2"], only_if_contains=["transformer.0"]))) == ["0"]
     assert list(ranks(made(ignore_if_contains=["0"]))) == ["2"]
     assert made(dropout=0.5).pairs[0][1].dropout == 0.5
     lokr = made(type="lokr", linear=2, lokr_full_rank=False, lokr_factor=4)
     assert (lokr.kind, lokr.pairs[0][1].left, lokr.pairs[0][1].rank) == ("lokr", (4, 4), 2)
     assert made(type="lokr").pairs[0][1].rank is None
-    assert [made(type="lokr", old_lokr_format=True, use_old=use).old_format for use in (True, False)] == [True, False]
-    assert "architecture toy never had the old names" in caplog.text
-    assert not made(type="lora").old_format
+    assert made(type="lokr", old_lokr_format=True).old_format
+    assert not made(type="lokr").old_format and not made(type="lora", old_lokr_format=True).old_format

@@ -66,6 +66,12 @@ def test_the_order_depends_on_seed_and_epoch_alone() -> None:
     assert epoch_batches(sizes, 2, 1, 0) != epoch_batches(sizes, 2, 2, 0)
 
 
+def test_accumulated_batches_hold_what_one_large_batch_would() -> None:
+    for step, large in enumerate(epoch_batches([(64, 64)] * 12, 4, seed=3, epoch=0)):
+        small = epoch_batches([(64, 64)] * 12, 1, seed=3, epoch=0, accumulation=4)[4 * step : 4 * step + 4]
+        assert [index for batch in small for index in batch] == large
+
+
 def test_the_order_is_the_same_on_every_machine() -> None:
     assert epoch_batches(SHAPES, 4, seed=42, epoch=0) == [[2, 1, 0, 3], [6], [4, 5]]
 

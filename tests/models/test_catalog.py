@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from models import catalog
+from models.archs.example.card import ARCHS
 from models.errors import SpecError, UserError
 
 
@@ -237,6 +238,19 @@ def test_what_was_parsed_can_be_stored_and_parsed_again(tiny_job, sample_job) ->
     for job in (tiny_job(), sample_job):
         spec = catalog.parse_job(job)
         assert catalog.parse_job(spec.model_dump(mode="json")) == spec
+
+
+@pytest.mark.parametrize("card", [*catalog.bundled().values(), *ARCHS], ids=lambda card: card.name)
+def test_no_default_of_a_bundled_arch_is_wrong(card: Any) -> None:
+    assert catalog.default_faults(card) == []
+
+
+def test_only_timesteps_that_the_arch_can_have_are_offered() -> None:
+    offered = {
+        name: catalog.job_schema(name, "train")["$defs"]["TrainSettings"]["properties"]["timestep_type"]["enum"]
+        for name in ("pocket", "flux2_klein_4b")
+    }
+    assert set(offered["flux2_klein_4b"]) - set(offered["pocket"]) == {"shift"}
 
 
 def test_a_network_of_one_size_brings_it_as_the_default_and_refuses_others(monkeypatch: Any) -> None:

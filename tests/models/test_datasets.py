@@ -129,7 +129,7 @@ def test_headers_alone_are_read_beyond_the_limit(folder, put) -> None:
 def test_an_empty_folder_is_refused(folder) -> None:
     found, [message], _ = look(folder)
     assert found.items == []
-    assert message.startswith(f"no pictures in {folder}; wanted: .bmp, .gif")
+    assert message.startswith(f"no pictures in {folder}; wanted: .avif, .bmp, .gif")
 
 
 @pytest.mark.parametrize(
@@ -191,12 +191,31 @@ def test_captions_may_have_another_extension(folder, put, extension) -> None:
     assert errors == []
 
 
-def test_a_caption_without_a_picture_changes_nothing(folder, put) -> None:
+def test_whatever_is_not_used_is_named(folder, put, tmp_path) -> None:
+    for name in ("a.png", "b.png", "c.png"):
+        put(name, caption=None)
     put("a.png")
+    (folder / "b.TXT").write_text("not the extension that is asked for")
+    (folder / "c.txt").write_text(" \n")
     (folder / "orphan.txt").write_text("nobody's")
-    found, errors, warnings = look(folder)
-    assert names(found) == ["a.png"]
-    assert (errors, warnings) == ([], [])
+    (folder / "d.heic").write_bytes(b"of a phone")
+    (folder / "gone.png").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    for system in ("Thumbs.db", "desktop.ini", "README.md"):
+        (folder / system).write_bytes(b"")
+    found, errors, warnings = look(folder, default_caption="a photo")
+    assert [(item.name, item.caption) for item in found.items] == [
+        ("a.png", "a caption"),
+        ("b.png", "a photo"),
+        ("c.png", "a photo"),
+    ]
+    assert [error.partition(":")[0] for error in errors] == ["unreadable pictures"] and "gone.png" in errors[0]
+    assert warnings == [
+        "no caption of their own, so default_caption is taken: b.png, c.png",
+        "captions of nothing that is there: orphan.txt",
+        "not read, being no kind of file that is known here: b.TXT, d.heic, linked/",
+    ]
 
 
 def test_odd_names_keep_their_captions(folder, put) -> None:

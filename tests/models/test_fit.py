@@ -22,6 +22,10 @@ def refused(faults: Callable[[Any], list[Problem]], tiny_job: Callable[..., dict
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"train.optimizer": "adamm"}, "/train/optimizer"),
+    ({"train.optimizer": "AdamW"}, "/train/optimizer"),
+    ({"datasets": [{"folder_path": "x", "keep_tokens": 1}]}, "/datasets/0/keep_tokens"),
+    ({"model.quantize_kwargs": {"exclude": ["x"]}}, "/model/quantize_kwargs/exclude"),
+    ({"model.model_kwargs": {"channels": [8, 16]}}, "/model/model_kwargs/channels/0"),
     ({"train.optimizer_kwargs": {"lr": 1.0}}, "/train/optimizer_kwargs"),
     ({"train.optimizer": "a.b:C", "train.optimizer_kwargs": {"lr": 1.0}}, "/train/optimizer_kwargs/lr"),
     ({"train.optimizer": "a.b:C", "train.optimizer_kwargs": {"params": 1}}, "/train/optimizer_kwargs/params"),
@@ -71,6 +75,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "/train/diff_output_preservation_class",
     ),
     ({"validation": {}}, "/validation"),
+    ({"validation": {"fraction": 0.5, "timesteps": [250, 500, 250.0000001]}}, "/validation/timesteps/2"),
     ({"validation": {"fraction": 0.5, "dataset": {"folder_path": "x"}}}, "/validation"),
     *(
         ({"validation": {"dataset": {"folder_path": "x", key: value}}}, f"/validation/dataset/{key}")
@@ -123,6 +128,14 @@ def test_what_goes_together_is_taken(tiny_job: Any, changes: dict[str, Any]) -> 
     assert isinstance(catalog.parse_job(tiny_job(**changes)), TrainSpec)
 
 
+def test_a_held_out_dataset_has_the_defaults_of_the_others(tiny_job: Any) -> None:
+    job = tiny_job(validation={"dataset": {"folder_path": "x"}})
+    job["datasets"][0].pop("resolution", None)
+    spec = catalog.parse_job(job)
+    assert spec.validation.dataset.resolution == spec.datasets[0].resolution == [32]  # type: ignore[attr-defined]
+    assert catalog.parse_job(tiny_job()).validation is None  # type: ignore[attr-defined]
+
+
 def test_a_held_out_dataset_has_the_network_s_size(tiny_job: Any) -> None:
     card = catalog.arch("pocket").model_copy(update={"fixed_size": (64, 64)})
     spec = catalog.parse_job(tiny_job(validation={"dataset": {"folder_path": "x", "resolution": [64, 32]}}))
@@ -135,13 +148,40 @@ def test_a_rate_that_would_stop_prodigy_is_refused_with_the_usual_one(faults: An
     assert "0.0001 would all but stop it" in fault.message
 
 
+def with_capabilities(*names: str) -> Arch:
+    card = catalog.arch("pocket")
+    return card.model_copy(update={"capabilities": (*card.capabilities, *names)})
+
+
+def job_for(card: Arch, job: dict[str, Any]) -> Any:
+    return catalog.job_type_of(card, "train").model_validate(job)
+
+
 @pytest.mark.parametrize("kind", ["weighted", "shift", "lognorm_blend", "four_step"])
 def test_flows_levels_are_not_for_models_that_predict_noise(tiny_job: Any, kind: str) -> None:
-    flow = catalog.arch("pocket")
-    epsilon: Arch = flow.model_copy(update={"capabilities": (*flow.capabilities, "epsilon")})
-    spec = catalog.parse_job(tiny_job(**{"train.timestep_type": kind}))
+    flow, epsilon = with_capabilities("schedule"), with_capabilities("schedule", "epsilon")
+    spec = job_for(flow, tiny_job(**{"train.timestep_type": kind}))
     assert [fault.pointer for fault in misfits(epsilon, spec)] == ["/train/timestep_type"]
     assert not list(misfits(flow, spec))
+
+
+def test_an_arch_without_a_schedule_cannot_follow_one(faults: Any, tiny_job: Any) -> None:
+    job = tiny_job(**{"train.timestep_type": "shift"})
+    [fault] = faults(job)
+    assert fault.pointer == "/train/timestep_type"
+    assert fault.message.startswith("timestep_type 'shift' follows the schedule of arch 'pocket', and it has none")
+    assert not list(misfits(with_capabilities("schedule"), job_for(with_capabilities("schedule"), job)))
+
+
+def test_old_names_are_for_archs_that_had_them(faults: Any, tiny_job: Any) -> None:
+    job = tiny_job(network={"type": "lokr", "old_lokr_format": True})
+    [fault] = faults(job)
+    assert fault.pointer == "/network/old_lokr_format"
+    assert fault.message == "arch 'pocket' has no use for old_lokr_format: it lacks 'old_lokr_names'"
+    old = with_capabilities("old_lokr_names")
+    assert not list(misfits(old, job_for(old, job)))
+    plain = job_for(old, tiny_job(network={"old_lokr_format": True}))
+    assert [each.message for each in misfits(old, plain)] == ["old_lokr_format means nothing unless type is lokr"]
 
 
 def test_every_option_belongs_to_an_optimizer() -> None:

@@ -10,6 +10,7 @@ from optimum import quanto
 from torch import nn
 
 from models import quantize as q
+from models import quantized
 from models.adapters.attach import new_network
 from models.archs.example.card import ARCHS
 from models.base import BaseModel
@@ -93,10 +94,10 @@ def test_the_cache_is_keyed_by_content(tmp_path: Path) -> None:
     other = net()
     with torch.no_grad():
         other[0].weight[0, 0] += 1e-3  # type: ignore[index, operator]
-    keys = {q.fingerprint(base, all_of(base, "qint8")), q.fingerprint(other, all_of(base, "qint8"))}
-    keys |= {q.fingerprint(base, all_of(base, "qint4")), q.fingerprint(base, {"0": "qint8"})}
+    keys = {quantized.fingerprint(base, all_of(base, "qint8")), quantized.fingerprint(other, all_of(base, "qint8"))}
+    keys |= {quantized.fingerprint(base, all_of(base, "qint4")), quantized.fingerprint(base, {"0": "qint8"})}
     assert len(keys) == 4
-    assert q.fingerprint(net(), all_of(base, "qint8")) in keys
+    assert quantized.fingerprint(net(), all_of(base, "qint8")) in keys
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip"])
@@ -117,7 +118,7 @@ def test_a_full_disk_only_costs_the_cache(tmp_path: Path, monkeypatch: pytest.Mo
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(q, "save_tensors", full)
+    monkeypatch.setattr(quantized, "save_tensors", full)
     module = net()
     q.quantize_layers(module, all_of(module, "qint8"), cache=tmp_path)
     assert q.is_quantized(module) and not list(tmp_path.iterdir())

@@ -8,7 +8,15 @@ class ExampleOptions(Spec):
     """`model_kwargs`. An arch that has none leaves `options` out of its card."""
 
     max_text_length: int = entry(
-        512, title="Text length", section="Advanced", order=80, ge=1, le=4096, unit="tokens", help="Longer captions are cut."
+        512,
+        title="Text length",
+        section="Advanced",
+        order=80,
+        ge=1,
+        le=4096,
+        unit="tokens",
+        encodes=("text",),  # latents stay as they are: those in the cache are used whatever it is
+        help="Longer captions are cut.",
     )
 
 

@@ -17,6 +17,7 @@ class Flux2KleinOptions(Spec):
         ge=32,
         le=4096,
         unit="tokens",
+        encodes=("text",),
         help="Every caption is padded or cut to this many tokens; the model was trained with 512.",
     )
     match_target_res: bool = entry(
@@ -24,6 +25,7 @@ class Flux2KleinOptions(Spec):
         title="References at target size",
         section="Advanced",
         order=81,
+        encodes=(),  # references are encoded at the steps
         help="Scale reference pictures to the area of the picture being made; off: keep theirs, up to 1024 x 1024.",
     )
 
@@ -70,7 +72,7 @@ ARCHS = [
         name="flux2_klein_4b",
         label="FLUX.2 klein 4B",
         description="A 4-billion-parameter flow transformer with a Qwen3 text encoder; makes pictures and edits with references.",
-        capabilities=("vae", "edit", "multi_reference"),
+        capabilities=("vae", "edit", "multi_reference", "schedule"),
         code="models.archs.flux2_klein.model:Flux2KleinModel",
         options=Flux2KleinOptions,
         bucket_divisibility=16,

@@ -1,5 +1,9 @@
 """The bundled arch: small enough to learn from scratch on one CPU core while you watch."""
 
+from typing import Annotated
+
+from pydantic import Field
+
 from models.arch import Arch, Preset
 from models.spec import Spec, entry
 
@@ -7,14 +11,15 @@ from models.spec import Spec, entry
 class PocketOptions(Spec):
     """`model_kwargs`: the size of a network that starts from random weights. A checkpoint brings its own."""
 
-    channels: list[int] = entry(
+    channels: list[Annotated[int, Field(ge=16, le=1024, multiple_of=16)]] = entry(
         [64, 96, 128],
         title="Channels",
         section="Advanced",
         order=80,
         min_length=2,
         max_length=4,
-        help="Width of each U-Net stage.",
+        encodes=(),
+        help="Width of each U-Net stage, multiples of 16.",
     )
 
 

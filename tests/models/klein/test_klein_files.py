@@ -10,24 +10,9 @@ import pytest
 import torch
 from huggingface_hub import constants
 
-from models import catalog
-from models.archs.flux2_klein.model import Flux2KleinModel, check_fit, write_tiny
+from models.archs.flux2_klein.model import Flux2KleinModel, check_fit
 from models.errors import UserError
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("klein") / "tiny"
-    write_tiny(folder)
-    return folder
-
-
-def load(where: Path | str, dtype: str = "fp32", **changes: Any) -> Flux2KleinModel:
-    options = catalog.arch("flux2_klein_4b").options(max_text_length=48)
-    config = {"name_or_path": str(where), "te_name_or_path": None, "vae_path": None, "model_kwargs": options, **changes}
-    model = Flux2KleinModel("cpu", SimpleNamespace(**config), dtype=dtype)
-    model.load_model()
-    return model
+from tests.models.klein.tiny_klein import load
 
 
 def same(one: Flux2KleinModel, other: Flux2KleinModel) -> bool:

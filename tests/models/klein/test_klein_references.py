@@ -8,12 +8,9 @@ from PIL import Image
 
 from models.archs.flux2_klein import references
 from models.errors import UserError
+from tests.models.klein.tiny_klein import unit
 
 PROCESSOR = Flux2ImageProcessor(vae_scale_factor=16)
-
-
-def unit(image: Image.Image) -> torch.Tensor:
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
 
 
 @pytest.mark.parametrize("size", [(1300, 1000), (64, 96), (103, 70), (700, 2100)])

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,33 +12,15 @@ from diffusers.loaders.lora_conversion_utils import _convert_non_diffusers_flux2
 from diffusers.utils import logging as diffusers_logging
 from safetensors.torch import save_file
 
-from models import catalog
 from models.adapters.attach import AdapterNetwork, new_network
 from models.adapters.load import network_from_state
 from models.archs.flux2_klein.lora_keys import to_ours, to_public
-from models.archs.flux2_klein.model import Flux2KleinModel, write_tiny
+from models.archs.flux2_klein.model import Flux2KleinModel
 from models.errors import UserError
-from models.prompt_embeds import AdvancedPromptEmbeds
+from tests.models.klein.tiny_klein import predict
 
 RANK = 4
-WIDTH, HIDDEN, TEXT = 32, 96, 16  # of the tiny transformer: its width, three times that in the feed-forward, the text encoder's
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("klein") / "tiny"
-    write_tiny(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def klein(tiny: Path) -> Flux2KleinModel:
-    options = catalog.arch("flux2_klein_4b").options(max_text_length=32)
-    model = Flux2KleinModel(
-        "cpu", SimpleNamespace(name_or_path=str(tiny), te_name_or_path=None, vae_path=None, model_kwargs=options), dtype="fp32"
-    )
-    model.load_model()
-    return model
+WIDTH, HIDDEN = 32, 96  # of the tiny transformer: its width, three times that in the feed-forward
 
 
 @pytest.fixture
@@ -54,20 +35,6 @@ def diffusers_words(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], l
     logger.addHandler(caplog.handler)
     yield lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     logger.removeHandler(caplog.handler)
-
-
-def predict(klein: Flux2KleinModel, transformer: Any = None) -> torch.Tensor:
-    """Two predictions of our model, or of another transformer in its place."""
-    draw = torch.Generator().manual_seed(5)
-    x = torch.randn(2, klein.model.config.in_channels, 4, 6, generator=draw)
-    embeds = AdvancedPromptEmbeds(text_embeds=list(torch.randn(2, 7, 3 * TEXT, generator=draw)))
-    own = klein.model
-    try:
-        klein.model = transformer or own
-        with torch.no_grad():
-            return klein.predict_noise(x, text_embeddings=embeds, timestep=torch.tensor([300.0, 900.0]))
-    finally:
-        klein.model = own
 
 
 def stirred(network: AdapterNetwork) -> AdapterNetwork:

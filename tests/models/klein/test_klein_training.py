@@ -2,71 +2,20 @@
 
 import copy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from diffusers import Flux2KleinPipeline
 from PIL import Image
 
 from models import catalog
 from models.adapters.attach import new_network
-from models.archs.flux2_klein.model import Flux2KleinModel, write_tiny
 from models.batch import Batch
 from models.prompt_embeds import concat_prompt_embeds
 from models.spec import TrainSpec
+from tests.models.klein.tiny_klein import LENGTH, PROMPTS, embeds_of, load, unit
 from worker.data.batches import TrainBatch
 from worker.steps import TrainStep
-
-LENGTH = 64  # tokens; the tiny tokenizer makes one of every byte
-PROMPTS = ("a red fox", "a much longer caption about a lighthouse by the sea")
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("klein") / "tiny"
-    write_tiny(folder)
-    return folder
-
-
-def load(where: Path, dtype: str = "fp32", **changes: Any) -> Flux2KleinModel:
-    options = catalog.arch("flux2_klein_4b").options(**{"max_text_length": LENGTH, **changes.pop("options", {})})
-    config = SimpleNamespace(name_or_path=str(where), te_name_or_path=None, vae_path=None, model_kwargs=options)
-    model = Flux2KleinModel("cpu", SimpleNamespace(**{**vars(config), **changes}), dtype=dtype)
-    model.load_model()
-    return model
-
-
-@pytest.fixture(scope="module")
-def klein(tiny: Path) -> Flux2KleinModel:
-    return load(tiny)
-
-
-@pytest.fixture(scope="module")
-def pipe(tiny: Path) -> Any:
-    pipe = Flux2KleinPipeline.from_pretrained(tiny)
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
-
-
-@pytest.fixture(scope="module")
-def photos() -> list[Image.Image]:
-    """Smooth pictures of several sizes, the second not a multiple of 16."""
-    draw = np.random.default_rng(3)
-    coarse = [Image.fromarray(draw.integers(0, 256, (4, 4, 3), dtype=np.uint8)) for _ in range(3)]
-    return [
-        image.resize(size, Image.Resampling.BICUBIC) for image, size in zip(coarse, [(64, 64), (103, 70), (64, 96)], strict=True)
-    ]
-
-
-def unit(image: Image.Image) -> torch.Tensor:
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
-
-
-def embeds_of(pipe: Any, *prompts: str) -> torch.Tensor:
-    return pipe.encode_prompt(list(prompts), max_sequence_length=LENGTH)[0]
 
 
 @pytest.fixture

@@ -1,50 +1,18 @@
 """FLUX.2 klein's LoKr files: read by diffusers, and by us from the names that others write."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from diffusers import Flux2KleinPipeline
 
-from models import catalog
 from models.adapters.attach import AdapterNetwork, new_network
 from models.adapters.load import network_from_state
-from models.archs.flux2_klein.model import Flux2KleinModel, write_tiny
+from models.archs.flux2_klein.model import Flux2KleinModel
 from models.errors import UserError
-from models.prompt_embeds import AdvancedPromptEmbeds
 from models.weights import save_tensors
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("klein") / "tiny"
-    write_tiny(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def klein(tiny: Path) -> Flux2KleinModel:
-    options = catalog.arch("flux2_klein_4b").options(max_text_length=32)
-    model = Flux2KleinModel(
-        "cpu", SimpleNamespace(name_or_path=str(tiny), te_name_or_path=None, vae_path=None, model_kwargs=options), dtype="fp32"
-    )
-    model.load_model()
-    return model
-
-
-def predict(klein: Flux2KleinModel, transformer: Any = None) -> torch.Tensor:
-    draw = torch.Generator().manual_seed(5)
-    x = torch.randn(2, klein.model.config.in_channels, 4, 6, generator=draw)
-    embeds = AdvancedPromptEmbeds(text_embeds=list(torch.randn(2, 7, 48, generator=draw)))
-    own = klein.model
-    try:
-        klein.model = transformer or own
-        with torch.no_grad():
-            return klein.predict_noise(x, text_embeddings=embeds, timestep=torch.tensor([300.0, 900.0]))
-    finally:
-        klein.model = own
+from tests.models.klein.tiny_klein import predict
 
 
 def trained(klein: Flux2KleinModel, only: Any = None, **settings: Any) -> AdapterNetwork:
