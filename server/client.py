@@ -97,7 +97,8 @@ def events(job_id: str) -> Iterator[dict[str, Any]]:
 
 
 def follow(job_id: str, out: Console, as_json: bool = False) -> int:
-    """Show a job until it ends; 0 if it succeeded. Times are not shown for steps that are already past."""
+    """Show a job until it ends; 0 if it succeeded. Of one that rests it says how to go on, and waits. Times are not shown for steps that
+    are already past."""
     job = call("GET", f"/v1/jobs/{job_id}")  # at the beginning there must be a server; later it may come and go
     if as_json:
         status = ""
@@ -109,7 +110,9 @@ def follow(job_id: str, out: Console, as_json: bool = False) -> int:
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
         TextColumn("loss {task.fields[loss]}"), TextColumn("{task.fields[speed]} steps/s"), TimeRemainingColumn(),
     )  # fmt: skip
-    status, newest = "", ""
+    status, newest = job["status"], ""
+    if status == Status.PAUSED:
+        _say_paused(out, job_id, job["step"])
     with Progress(*columns, console=out) as progress:
         bar = progress.add_task(escape(job["name"]), total=job["total_steps"], loss="-", speed="-")
         for event in events(job_id):
@@ -130,12 +133,18 @@ def follow(job_id: str, out: Console, as_json: bool = False) -> int:
             elif event["type"] == "error":
                 progress.console.print(f"{data['message']}. {data['hint'] or ''}", style="red", highlight=False, markup=False)
             elif event["type"] == "status":
+                if data["status"] == Status.PAUSED != status and event["seq"] > job["last_seq"]:
+                    _say_paused(progress.console, job_id, data["step"])
                 status = data["status"]
                 progress.update(bar, description=status)
     out.print(
         f"{status} after {job['total_steps'] if status == Status.SUCCEEDED else data.get('step', '?')} steps", highlight=False
     )
     return 0 if status == Status.SUCCEEDED else 1
+
+
+def _say_paused(out: Console, job_id: str, step: int) -> None:
+    out.print(f"paused at step {step}; it goes on with: safelight resume {job_id}", highlight=False, markup=False, soft_wrap=True)
 
 
 def wait_until_ready(seconds: float) -> bool:

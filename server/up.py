@@ -4,6 +4,7 @@ import contextlib
 import logging
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -11,9 +12,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from rich.console import Console
+from uvicorn.config import STARTUP_FAILURE
 
 from models import catalog
 from server import client
@@ -44,9 +47,25 @@ def serve() -> None:
     parent.end_with_parent()
     if DEMO_DATA.is_dir() and not (settings().home / "datasets").exists():
         _copy_demo_data()
-    uvicorn.run(
-        create_app(), host=settings().host, port=settings().port, log_level="warning", timeout_graceful_shutdown=2, ws="none"
+    app = create_app()
+    config = uvicorn.Config(
+        app, host=settings().host, port=settings().port, log_level="warning", timeout_graceful_shutdown=2, ws="none"
     )
+    server = Server(config)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        raise SystemExit(STARTUP_FAILURE)
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which waits for open calls when it stops, and breaks those off, with an error for each, that go on for too long."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Event streams and calls that wait for events would; they end now."""
+        app: Any = self.config.app
+        app.state.wakes.close()
+        await super().shutdown(sockets)
 
 
 def run(demo: bool = False, exit_when_done: bool = False) -> int:

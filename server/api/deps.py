@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -30,10 +30,17 @@ ALL = "*"
 
 
 class Wakes:
-    """Wakes whoever waits for a job's events (or, with ALL, for anyone's), as the broker says that there are some."""
+    """Wakes whoever waits for a job's events (or, with ALL, for anyone's), as the broker says that there are some. Once it is `closed`,
+    whoever waits is to answer with what there is, and end."""
 
     def __init__(self) -> None:
+        self.closed = False
         self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
+
+    def close(self) -> None:
+        """The server stops."""
+        self.closed = True
+        self._wake(list(self._waiting))
 
     async def run(self) -> None:
         """Listen until cancelled; without a broker, try again every second (waiters poll meanwhile)."""
@@ -109,23 +116,39 @@ async def strict_json(request: Request) -> Any:
     if not data.strip():
         return None
     try:
-        body = json.loads(data, object_pairs_hook=_no_doubles, parse_constant=_no_constants)
+        body = json.loads(data, object_pairs_hook=_noting_doubles, parse_constant=_no_constants)
         json.dumps(body, ensure_ascii=False).encode()  # what cannot be written again could not be answered with either
     except (ValueError, RecursionError) as error:
         raise SpecError([Problem("", f"the body is not JSON: {error}")]) from None
+    if doubles := list(_doubles(body)):
+        raise SpecError(doubles)
     return body
 
 
 StrictJson = Annotated[Any, Depends(strict_json)]
 
 
-def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    seen: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in seen:
-            raise SpecError([Problem(f"/{key}", f"key {key!r} stands twice in one object")])
-        seen[key] = value
-    return seen
+class _Doubled(dict[str, Any]):
+    """An object of which some keys stood twice."""
+
+    keys_twice: Sequence[str] = ()
+
+
+def _noting_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) == len(pairs):
+        return made
+    marked = _Doubled(made)
+    marked.keys_twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+    return marked
+
+
+def _doubles(value: Any, pointer: str = "") -> Iterator[Problem]:
+    if isinstance(value, _Doubled):
+        yield from (Problem(f"{pointer}/{key}", f"key {key!r} stands twice in one object") for key in value.keys_twice)
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in parts:
+        yield from _doubles(inner, f"{pointer}/{key}")
 
 
 def _no_constants(word: str) -> None:

@@ -23,6 +23,7 @@ router = APIRouter(prefix="/v1", tags=["events"], route_class=Route)
 PING_SECONDS = 15
 PAGE = 500
 RETRY_MILLISECONDS = 1000
+GRACE_SECONDS = 1.5  # in which a stream ends of itself when the server stops; less than uvicorn waits
 SSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Events as they happen."}
 }
@@ -46,7 +47,7 @@ async def all_events(
         seen = start
         with wakes.listen(ALL) as waiter:
             yield ServerSentEvent(event="open", data=json.dumps({"id": seen}), id=str(seen), retry=RETRY_MILLISECONDS)
-            while True:
+            while not wakes.closed:
                 waiter.expect()
                 rows = await asyncio.to_thread(_listed_after, seen)
                 for row in rows:
@@ -55,7 +56,7 @@ async def all_events(
                 if not rows:
                     await waiter.wait()
 
-    return EventSourceResponse(stream(), ping=PING_SECONDS)
+    return _streaming(stream())
 
 
 @router.get("/jobs/{job_id}/events", response_model=EventPage, responses=SSE)
@@ -75,14 +76,14 @@ async def job_events(
     if "text/event-stream" in request.headers.get("accept", ""):
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
-        return EventSourceResponse(_job_stream(job_id, wakes, start), ping=PING_SECONDS)
+        return _streaming(_job_stream(job_id, wakes, start))
     deadline = time.monotonic() + wait
     with wakes.listen(job_id) as waiter:
         while True:
             waiter.expect()
             rows, ended = await asyncio.to_thread(_after, job_id, start, limit)
             left = deadline - time.monotonic()
-            if rows or ended or left <= 0:
+            if rows or ended or left <= 0 or wakes.closed:
                 return EventPage(events=[event_view(row) for row in rows], next_after=rows[-1].seq if rows else start)
             await waiter.wait(left)
 
@@ -90,7 +91,7 @@ async def job_events(
 async def _job_stream(job_id: str, wakes: WakesDep, seen: int) -> AsyncIterator[ServerSentEvent]:
     with wakes.listen(job_id) as waiter:
         yield ServerSentEvent(comment="open", retry=RETRY_MILLISECONDS)
-        while True:
+        while not wakes.closed:
             waiter.expect()
             try:
                 rows, ended = await asyncio.to_thread(_after, job_id, seen, PAGE)
@@ -148,6 +149,10 @@ def thin(series: list[tuple[int, float | None]], points: int) -> list[tuple[int,
 
 def _value(point: tuple[int, float | None]) -> float:
     return point[1] if point[1] is not None else 0.0
+
+
+def _streaming(messages: AsyncIterator[ServerSentEvent]) -> Response:
+    return EventSourceResponse(messages, ping=PING_SECONDS, shutdown_grace_period=GRACE_SECONDS)
 
 
 def _message(row: Event, number: int, extra: dict[str, int] | None = None) -> ServerSentEvent:

@@ -1,5 +1,6 @@
 """/v1/jobs: ask for a job, look at it, steer it."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
@@ -15,7 +16,7 @@ from server.api.plan import make_plan
 from server.api.resume import edit
 from server.api.shapes import CancelMany, FileList, JobChange, JobList, JobView, PinChange, Plan, ProblemBody, file_view, job_view
 from server.store import jobs, verbs
-from server.store.tables import Status
+from server.store.tables import Job, Status
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 
@@ -62,8 +63,7 @@ def listing(
 ) -> JobList:
     """Jobs, newest first. `status` may stand several times; `q` is looked for in name, id and arch."""
     rows, following = jobs.listing(status or (), kind, q, limit, cursor)
-    places = jobs.queue_positions()
-    return JobList(jobs=[job_view(row, places.get(row.id)) for row in rows], next_cursor=str(following) if following else None)
+    return JobList(jobs=_views(rows), next_cursor=str(following) if following else None)
 
 
 @router.post("/cancel", response_model=JobList)
@@ -152,12 +152,17 @@ def resume(job_id: str, body: StrictJson, dry_run: bool = False) -> Any:
     if not isinstance(body, dict | None):
         raise SpecError([Problem("", "a patch is a JSON object")])
     if dry_run:
-        return JSONResponse(edit(job, body or {}).plan().model_dump(mode="json"))
+        return JSONResponse(edit(job, body or {}).plan(ask_workers=True).model_dump(mode="json"))
     _, told = verbs.resume(job_id, edit(job, body).checked() if body else None)
     announce(told, ring=True)
     return _view(job_id)
 
 
 def _view(job_id: str) -> JobView:
-    job = jobs.get(job_id)
-    return job_view(job, jobs.queue_positions().get(job_id) if job.status == Status.QUEUED else None)
+    return _views([jobs.get(job_id)])[0]
+
+
+def _views(rows: Sequence[Job]) -> list[JobView]:
+    saved = verbs.saved_steps(rows)
+    places = jobs.queue_positions() if any(row.status == Status.QUEUED for row in rows) else {}
+    return [job_view(row, saved[row.id], places.get(row.id)) for row in rows]

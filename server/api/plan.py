@@ -5,6 +5,7 @@ from typing import Any
 
 from models import catalog
 from models.data import datasets, epochs
+from models.data.look import look_at
 from models.errors import Problem, SpecError
 from models.spec import CONTROL_FOLDERS, DatasetSpec, JobSpec, SampleSpec, Spec, TrainSpec, control_paths
 from server.api.forecast import forecast
@@ -14,6 +15,7 @@ from server.store.files import PathRefused
 from server.store.settings import settings
 
 DECODED_AT_SUBMIT = 300  # pictures decoded while a POST waits; the worker decodes the rest before it loads the model
+HELD_OUT = "how many are held out: estimated from the files' paths until every file is decoded"
 NOT_CHECKED = ["checkpoint contents: known once a worker has loaded the model"]
 
 
@@ -32,7 +34,7 @@ def make_plan(asked: Any, ask_workers: bool = False) -> Plan:
         named = datasets.every_dataset(spec)
         sounds = catalog.arch(spec.model.arch).modality == "audio"
         for pointer, dataset in named:
-            folders, faults = _folders(dataset, pointer)
+            folders, faults = folders_of(dataset, pointer)
             if folders is None:
                 problems += faults
                 continue
@@ -43,6 +45,7 @@ def make_plan(asked: Any, ask_workers: bool = False) -> Plan:
             surveys.append(found)
             if found.undecoded:
                 not_checked.append(f"{found.undecoded} of the files in {dataset.folder_path}: decoded before the model loads")
+                not_checked += [HELD_OUT] if spec.validation and HELD_OUT not in not_checked else []
             if dataset.auto_frame_count:
                 not_checked.append(f"frames of the clips in {dataset.folder_path}: the model rounds them down to what it takes")
         if len(surveys) == len(named):
@@ -51,14 +54,16 @@ def make_plan(asked: Any, ask_workers: bool = False) -> Plan:
     able = [w for w, _ in workers.listing() if spec.model.arch in w.archs and not w.stopped]
     if not able:
         warnings.append(Problem("", "no worker is connected that can run this; the job waits until one is"))
-    if isinstance(spec, TrainSpec) and not problems:
-        summary["memory"], too_large, unknown = forecast(spec, summary, able, ask_workers)
-        problems += too_large
-        not_checked += [unknown] if unknown else []
+    if not problems:
+        found_out = forecast(spec, summary, able, ask_workers)
+        summary["memory"] = found_out.memory
+        problems += found_out.problems
+        warnings += found_out.warnings
+        not_checked += [found_out.unknown] if found_out.unknown else []
     return _plan(spec, problems, warnings, summary, [w.id for w in able], not_checked)
 
 
-def _folders(dataset: DatasetSpec, pointer: str) -> tuple[datasets.Folders | None, list[Problem]]:
+def folders_of(dataset: DatasetSpec, pointer: str) -> tuple[datasets.Folders | None, list[Problem]]:
     """Where the dataset lies, or what is wrong with its paths."""
     found: dict[str, Path] = {}
     faults = []
@@ -87,7 +92,7 @@ def _weights_problems(spec: JobSpec) -> list[Problem]:
         compared = spec.matrix.checkpoints if spec.matrix else []
         named += [(f"/matrix/checkpoints/{index}", given) for index, given in enumerate(compared)]
     checks = [(pointer, given, files.weights_path) for pointer, given in named]
-    checks += [(pointer, given, files.data_file) for given, pointer in control_paths(spec).items()]
+    checks += [(pointer, given, _picture) for given, pointer in control_paths(spec).items()]
     problems = []
     for pointer, given, look in checks:
         try:
@@ -95,6 +100,14 @@ def _weights_problems(spec: JobSpec) -> list[Problem]:
         except PathRefused as error:
             problems.append(Problem(pointer, str(error)))
     return problems
+
+
+def _picture(given: str) -> Path:
+    """The file of a preview's control image. Raises PathRefused, also for what is no picture."""
+    path = files.data_file(given)
+    if problem := look_at(path, "picture", decode=True).get("problem"):
+        raise PathRefused(f"{path} cannot be used: {problem}")
+    return path
 
 
 def _trust_problems(spec: JobSpec) -> list[Problem]:

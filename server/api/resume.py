@@ -12,6 +12,8 @@ from typing import Any
 from models import catalog
 from models.errors import Problem, SpecError
 from models.spec import JobSpec
+from server.api.heldout import POINTER as HELD_OUT_SET
+from server.api.heldout import Seen, seen_before
 from server.api.plan import make_plan
 from server.api.shapes import ChangeView, Plan
 from server.store import verbs
@@ -57,26 +59,32 @@ EFFECTS = {  # the longest that fits; {next} is the first step (or picture) stil
     "/save": "saves from now on; pinned checkpoints stay",
     "/sample": "previews from now on; those made stay",
 }
-PICTURES = "pictures from number {next} on; those made stay"
+PICTURES = "in pictures that are still to be made; those made stay"
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A job with a patch on it: `fixed` are changes that no resume can make, `problems` what else would refuse it."""
+    """A job with a patch on it: `fixed` are changes that no resume can make, `problems` what else would refuse it, `taken_in` the places
+    of files that a run that goes on does not read again."""
 
     spec: JobSpec
     goes_on_from: int
     changes: list[ChangeView]
     fixed: list[Problem]
     problems: list[Problem]
+    warnings: tuple[Problem, ...]
+    taken_in: set[str]
 
-    def plan(self) -> Plan:
-        """The patched job's plan, with what changes."""
-        plan = make_plan(self.spec)
-        taken_in = {"/network/pretrained_lora_path"} if self.goes_on_from else set()  # a run that goes on does not read it again
-        needed = [p.model_dump() for p in plan.problems if p.pointer not in taken_in]
+    def plan(self, ask_workers: bool = False) -> Plan:
+        """The patched job's plan, with what changes. `ask_workers` is as for `make_plan`."""
+        plan = make_plan(self.spec, ask_workers)
+        needed = [p.model_dump() for p in plan.problems if p.pointer not in self.taken_in]
         problems = [p.as_dict() for p in (*self.fixed, *self.problems)] + needed
-        more = {"changes": [change.model_dump() for change in self.changes], "goes_on_from": self.goes_on_from}
+        more = {
+            "changes": [change.model_dump() for change in self.changes],
+            "goes_on_from": self.goes_on_from,
+            "warnings": [p.model_dump() for p in plan.warnings] + [p.as_dict() for p in self.warnings],
+        }
         return Plan.model_validate({**plan.model_dump(), **more, "problems": problems, "ok": not problems})
 
     def checked(self) -> dict[str, Any]:
@@ -96,13 +104,19 @@ def edit(job: Job, patch: dict[str, Any]) -> Edit:
     spec = catalog.parse_job(catalog.merge(job.spec, patch))
     after = spec.model_dump(mode="json")
     verbs.check_has_more(job, after)
-    before = catalog.parse_job(job.spec).model_dump(mode="json")  # in full, however old it is
-    start = verbs.goes_on_from(job)
-    changed = [
-        ChangeView(pointer=at, before=old, after=new, effect=effect(job.kind, at, start, holds_out(at, new)))
-        for at, old, new in leaves(before, after)
-    ]
-    return Edit(spec, start, changed, list(_fixed(changed, after, start)), list(_too_few(after, start)))
+    known = catalog.parse_job(job.spec)
+    before = known.model_dump(mode="json")  # in full, however old it is
+    made = verbs.made(job.id) if job.kind != "train" else set()
+    start = verbs.goes_on_from(job) if job.kind == "train" else len(made & verbs.cells(after))
+    seen = seen_before(known, spec) if start else Seen()
+    changed = []
+    fixed = []
+    for at, old, new in leaves(before, after):
+        held_out = start > 0 and (holds_out(at, new) or (seen.trained and _brings_dataset(at, new)))
+        changed.append(ChangeView(pointer=at, before=old, after=new, effect=effect(job.kind, at, start, held_out)))
+        fixed += [Problem(at, f"cannot change at resume: {reason}") for reason in _reasons(at, after, held_out)]
+    problems = list(_too_few(after, start)) if job.kind == "train" else []
+    return Edit(spec, start, changed, fixed, problems, seen.warnings, _taken_in(after, start, made))
 
 
 def leaves(before: Any, after: Any, pointer: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -119,15 +133,21 @@ def leaves(before: Any, after: Any, pointer: str = "") -> Iterator[tuple[str, An
 
 
 def holds_out(pointer: str, after: Any) -> bool:
-    """Whether this change keeps back pictures for validation, or other ones than before."""
+    """Whether this change keeps back a share of the pictures for validation, or another one than before."""
     if pointer == "/validation" and after:
         return bool(after.get("fraction"))
     return pointer == "/validation/fraction" and bool(after)
 
 
+def _brings_dataset(pointer: str, after: Any) -> bool:
+    if pointer == "/validation":
+        return bool(after and after.get("dataset"))
+    return pointer in (HELD_OUT_SET, f"{HELD_OUT_SET}/folder_path")
+
+
 def effect(kind: str, pointer: str, start: int, held_out: bool = False) -> str:
     """What changing this key does to a run that goes on from `start`."""
-    reason = HELD_OUT if held_out and start else _longest(FIXED, pointer)
+    reason = HELD_OUT if held_out else _longest(FIXED, pointer)
     if reason:
         return f"cannot change at resume: {reason}"
     if pointer == "/model/low_vram":
@@ -137,7 +157,7 @@ def effect(kind: str, pointer: str, start: int, held_out: bool = False) -> str:
     if pointer.startswith("/matrix"):
         return NEW_CELLS
     if kind != "train" and pointer != "/name":
-        return PICTURES.format(next=start + 1)
+        return PICTURES
     return (_longest(EFFECTS, pointer) or EFFECTS["/train"]).format(next=start + 1)
 
 
@@ -149,18 +169,25 @@ def _longest(table: dict[str, str], pointer: str) -> str | None:
     return table[max(fitting, key=len)] if fitting else None
 
 
-def _fixed(changed: list[ChangeView], after: dict[str, Any], start: int) -> Iterator[Problem]:
-    for change in changed:
-        if start and holds_out(change.pointer, change.after):
-            yield Problem(change.pointer, f"cannot change at resume: {HELD_OUT}")
-        if reason := _longest(FIXED, change.pointer):
-            yield Problem(change.pointer, f"cannot change at resume: {reason}")
-        elif change.pointer == "/train/seed" and after["network"] and after["model"]["name_or_path"] == "random":
-            yield Problem(change.pointer, "cannot change at resume: the frozen weights under the adapter come from it")
+def _reasons(pointer: str, after: dict[str, Any], held_out: bool) -> Iterator[str]:
+    """Why this key cannot change."""
+    if held_out:
+        yield HELD_OUT
+    if reason := _longest(FIXED, pointer):
+        yield reason
+    elif pointer == "/train/seed" and after["network"] and after["model"]["name_or_path"] == "random":
+        yield "the frozen weights under the adapter come from it"
 
 
 def _too_few(after: dict[str, Any], start: int) -> Iterator[Problem]:
-    total = total_steps(after)
-    if total < start:
-        unit, pointer = ("steps", "/train/steps") if after["kind"] == "train" else ("pictures", "/samples")
-        yield Problem(pointer, f"{total} {unit} are fewer than the {start} that are done", str(start))
+    if (total := total_steps(after)) < start:
+        yield Problem("/train/steps", f"{total} steps are fewer than the {start} that are done", str(start))
+
+
+def _taken_in(after: dict[str, Any], start: int, made: set[tuple[Any, ...]]) -> set[str]:
+    """The places of files that are not needed again: what an adapter began with, and the checkpoints of cells that are all made."""
+    if after["kind"] == "train":
+        return {"/network/pretrained_lora_path"} if start else set()
+    compared = (after["matrix"] or {}).get("checkpoints", [])
+    missing = {checkpoint for checkpoint, *_ in verbs.cells(after) - made}
+    return {f"/matrix/checkpoints/{place}" for place, given in enumerate(compared) if given not in missing}

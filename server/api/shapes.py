@@ -38,8 +38,9 @@ class ErrorView(Spec):
 
 
 class JobView(Spec):
-    """A job; `progress` is 0..1, times are UTC, `queue_position` 1 is next, `asked` is what the run was asked for and has not done
-    yet."""
+    """A job; `progress` is 0..1, times are UTC, `queue_position` 1 is next, `saved_step` is what a resume goes on from, `asked` is what
+    the run was asked for and has not done yet. `phase` is what a run does: reading (its data), loading, caching, training, sampling,
+    saving."""
 
     id: str
     name: str
@@ -48,6 +49,7 @@ class JobView(Spec):
     status: str = Field(json_schema_extra={"enum": list(Status)})
     phase: str | None
     step: int
+    saved_step: int
     total_steps: int
     progress: float
     attempt: int
@@ -130,7 +132,7 @@ class EntryView(Spec):
 
 class DatasetPlan(Spec):
     """`images` are its items, be they pictures, clips or sounds; `buckets` count what an epoch shows, with repeats and flips;
-    `samples` are some of its entries."""
+    `samples` are some of its entries. A dataset that is held out follows the others, and all of it counts as `held_out`."""
 
     folder_path: str
     images: int
@@ -154,8 +156,8 @@ class ChangeView(Spec):
 
 
 class MemoryPlan(Spec):
-    """A training job's memory, predicted, in bytes: `parts` are those of the `phase` that takes most and add up to `peak`; `phases` are
-    the peaks of all. `disk` says what one checkpoint, all that are kept, and the caches take."""
+    """A job's memory, predicted, in bytes: `parts` are those of the `phase` that takes most and add up to `peak`; `phases` are the peaks
+    of all. `disk` says what one checkpoint, all that are kept, and the caches of a training job take."""
 
     peak: int
     phase: str
@@ -242,8 +244,8 @@ class Metrics(Spec):
 class SampleView(Spec):
     """A preview. What is null does not apply to its medium: clips have frames, sounds have channels, pictures last no time. The size
     of a sound is that of its waveform's picture, the thumbnail; `animation_url` is a clip as a WebP. `controls` are its control images
-    by their keys. Pictures of sampling jobs have a `cell`, counted from 0, those of a matrix also its checkpoint and weight; `recipe` is
-    a job that makes just this picture."""
+    by their keys. `step` numbers the pictures of a sampling job; those of a matrix have their checkpoint and weight; `recipe` is a job
+    that makes just this picture."""
 
     index: int
     step: int
@@ -267,7 +269,6 @@ class SampleView(Spec):
     arch: str | None = None
     model: str | None = None
     adapters: list[dict[str, Any]] = Field(default_factory=list)
-    cell: int | None = None
     checkpoint: str | None = None
     weight: float | None = None
     recipe: dict[str, Any] | None = None
@@ -332,7 +333,7 @@ class SignIn(Spec):
     token: str = Field(max_length=10000)
 
 
-def job_view(job: Job, queue_position: int | None = None) -> JobView:
+def job_view(job: Job, saved_step: int, queue_position: int | None = None) -> JobView:
     base = f"/v1/jobs/{job.id}"
     links = {name: f"{base}/{name}" for name in ("events", "metrics", "samples", "files", "log")}
     left = (job.total_steps - job.step) / job.steps_per_second if job.steps_per_second else None
@@ -340,6 +341,7 @@ def job_view(job: Job, queue_position: int | None = None) -> JobView:
     return JobView(
         **shared,
         error=ErrorView(**job.error) if job.error else None,
+        saved_step=saved_step,
         progress=min(1.0, job.step / job.total_steps),
         queue_position=queue_position,
         asked=[what for what in ASKS if getattr(job, f"{what}_asked") > getattr(job, f"{what}_answered")],
@@ -360,8 +362,9 @@ def event_view(event: Event) -> EventView:
 
 def sample_view(row: File) -> SampleView:
     number = row.number or 0
+    told = {key: value for key, value in row.info.items() if key in SampleView.model_fields}  # older records say more
     return SampleView.model_validate(
-        {"index": number, "created_at": row.created_at, **sample_urls(row.job_id, number, row.info), **row.info}
+        {"index": number, "created_at": row.created_at, **sample_urls(row.job_id, number, row.info), **told}
     )
 
 

@@ -1,5 +1,6 @@
 """Where things lie in the data folder, and the one gate through which a path from outside becomes a path on disk."""
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -13,6 +14,9 @@ from server.store.tables import File
 JOB_FILE = re.compile(r"^job:(?P<job>[A-Za-z0-9_]+)/(?P<name>.+)$")
 
 
+LAST_LINES, LONGEST_LINE, LAST_BYTES = 20, 400, 16_000  # of a dead process's words
+
+
 class PathRefused(ValueError):
     """A path that is missing or that jobs may not read; the text is for people."""
 
@@ -24,6 +28,28 @@ def job_folder(job_id: str) -> Path:
 def attempt_folder(job_id: str, attempt: int) -> Path:
     """The only folder that this attempt writes into."""
     return job_folder(job_id) / "attempts" / str(attempt)
+
+
+def stderr_file(job_id: str, attempt: int) -> Path:
+    """What the attempt's process writes to its standard error."""
+    return attempt_folder(job_id, attempt) / "stderr.log"
+
+
+def last_words(job_id: str, attempt: int) -> str:
+    """The last lines of that, "" if there are none; of a crash that Python caught, those around its trace's beginning, which names the
+    innermost call. Reads no more than the file's end, however long it is."""
+    try:
+        with stderr_file(job_id, attempt).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
+            text = file.read(LAST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    lines = [line.rstrip()[:LONGEST_LINE] for line in text.splitlines() if line.strip()]
+    crash = next(
+        (place for place, line in enumerate(lines) if line.startswith("Fatal Python error")), len(lines) - LAST_LINES // 2
+    )
+    first = max(0, crash - LAST_LINES // 2)
+    return "\n".join(lines[first : first + LAST_LINES])
 
 
 def remove_job_folder(job_id: str) -> None:

@@ -25,6 +25,7 @@ from ulid import ULID
 from server.store import events
 from server.store.engine import reading, writing
 from server.store.events import LeaseLost
+from server.store.files import last_words
 from server.store.tables import ACTIVE, ASKS, ENDED, Event, File, Idempotency, Job, Status, now
 
 MAX_FAILURES = 3  # deaths in a row without a new bundle
@@ -183,24 +184,26 @@ def finish(job_id: str, attempt: int, status: Status, error: dict[str, Any] | No
         return leave(session, job, status if status in (Status.SUCCEEDED, Status.FAILED) else _rest(job, status), error)
 
 
-def give_back(job_id: str, attempt: int, reason: str) -> list[Event]:
-    """The attempt's worker is gone: queue the job again, or end it as failed after MAX_FAILURES deaths without a new bundle.
-    Does nothing (and returns no events) if the job has moved on."""
+def give_back(job_id: str, attempt: int, reason: str, hint: str | None = None) -> list[Event]:
+    """The attempt's worker is gone: queue the job again, or end it as failed after MAX_FAILURES deaths without a new bundle. The first
+    event says so, with the `hint` and the process's last words. Does nothing (and returns no events) if the job has moved on."""
+    words = last_words(job_id, attempt)
     with writing() as session:
         job = session.get(Job, job_id)
         if job is None or job.attempt != attempt or job.status not in ACTIVE:
             return []
         job.failures += 1
-        told = [("log", {"level": "WARNING", "message": f"{reason} at step {job.step}"})]
+        message = "; ".join([f"{reason} at step {job.step}", *([hint] if hint else [])])
+        message += f". The last that it wrote:\n{words}" if words else ""
+        told = [("log", {"level": "WARNING", "message": message})]
         rows = events.append(session, job.id, attempt, told)
         if (rest := _rest(job, Status.QUEUED)) != Status.QUEUED:
             return rows + leave(session, job, rest)
         if job.failures >= MAX_FAILURES:
             message = f"{reason} at step {job.step}, {job.failures} times in a row without a new checkpoint"
-            hint = "Look at the log for what it did last; resume tries again."
-            return rows + leave(
-                session, job, Status.FAILED, {"code": "worker_died", "message": message, "hint": hint, "traceback": None}
-            )
+            mend = f"{f'{hint[:1].upper()}{hint[1:]}. ' if hint else ''}Look at the log for what it did last; resume tries again."
+            error = {"code": "worker_died", "message": message, "hint": mend, "traceback": f"{words}\n" if words else None}
+            return rows + leave(session, job, Status.FAILED, error)
         return rows + leave(session, job, Status.QUEUED)
 
 

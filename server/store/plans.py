@@ -30,14 +30,19 @@ log = logging.getLogger(__name__)
 
 
 def digest_of(spec: Answer, data: Any) -> str:
-    """What a prediction hangs on: the job without its name, what its datasets hold, its weights' files as they are, and our version."""
+    """What a prediction hangs on: the job without its name, what its datasets hold, its weights' and adapters' files as they are, and
+    our version."""
     told = {key: value for key, value in spec.items() if key not in ("name", "labels")}
-    weights = [_stamp(given) for key in WEIGHTS if (given := spec["model"].get(key))]
+    named = [spec["model"].get(key) for key in WEIGHTS]
+    named += [adapter["path"] for adapter in spec.get("adapters") or []]
+    named += (spec.get("matrix") or {}).get("checkpoints", [])
+    weights = [_stamp(given) for given in named if given]
     return hashlib.sha256(json.dumps([told, data, weights, _version()], sort_keys=True).encode()).hexdigest()
 
 
 def answer(digest: str) -> Answer | None:
-    """What is known of the job with this digest: {"plan": ...} or {"error": text}."""
+    """What is known of the job with this digest: {"plan": ...} or {"error": text}, with `refuses` and `hint` where the
+    job's own run would meet that error too."""
     known = _tried(lambda client: client.get(ANSWERS + digest))
     return cast(Answer, json.loads(cast(bytes, known))) if known else None
 

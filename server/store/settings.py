@@ -29,6 +29,7 @@ class Settings(BaseSettings):
     warm_seconds: float = Field(60, ge=0)
     lease_seconds: float = Field(20, gt=0)
     cpu_threads: int = Field(1, ge=1)
+    quantized_cache_gb: float = Field(50, ge=0)
     log_level: str = "INFO"
 
     @field_validator("allowed_hosts", "data_roots", "extensions", "trusted_packages", mode="before")

@@ -1,6 +1,7 @@
 """What people do with a job. A verb that does not fit the job's state raises Conflict, with the state in the message; the states are
 those of `server.store.jobs`."""
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any, Literal
 
@@ -62,6 +63,7 @@ def resume(job_id: str, spec: dict[str, Any] | None = None) -> tuple[Job, list[E
         told = _pin(session, job, job.step, True) if job.status == Status.SUCCEEDED else []
         if spec is not None:
             job.spec, job.name = spec, spec["name"]
+            job.step = job.step if job.kind == "train" else len(_made(session, job.id) & cells(spec))
         job.total_steps, job.failures, job.error = total_steps(job.spec), 0, None
         job.position = last_position(session) + 1
         return job, told + leave(session, job, Status.QUEUED)
@@ -75,8 +77,8 @@ def check_rests(job: Job) -> None:
 
 def check_has_more(job: Job, spec: dict[str, Any]) -> None:
     """Raises Conflict when the job has succeeded and `spec` asks for nothing more."""
-    other = job.kind != "train" and bool(cells(spec) - cells(job.spec))
-    if job.status == Status.SUCCEEDED and total_steps(spec) <= job.step and not other:
+    asks_more = total_steps(spec) > job.step if job.kind == "train" else bool(cells(spec) - cells(job.spec))
+    if job.status == Status.SUCCEEDED and not asks_more:
         more = f'steps; resume it with more, for instance {{"train": {{"steps": {job.step * 2}}}}}'
         more = more if job.kind == "train" else "pictures; resume it with more samples, or other checkpoints or weights"
         raise Conflict(f"job {job.id} has succeeded with all {job.step} {more}")
@@ -89,12 +91,27 @@ def cells(spec: dict[str, Any]) -> set[tuple[Any, ...]]:
     return set(product(matrix.get("checkpoints") or [None], matrix.get("weights") or [None], places))
 
 
-def goes_on_from(job: Job) -> int:
-    """The step of the newest bundle (0: the start), as far as rows tell; of a sampling job, how many pictures there are."""
+def made(job_id: str) -> set[tuple[Any, ...]]:
+    """Those of a sampling job's pictures, as `cells` tells them apart, that there are."""
     with reading() as session:
-        if job.kind != "train":
-            return get_row(session, job.id).step
-        return session.exec(select(func.max(File.step)).where(File.job_id == job.id, File.kind == "bundle")).one() or 0
+        return _made(session, job_id)
+
+
+def goes_on_from(job: Job) -> int:
+    """See `saved_steps`; as it is now."""
+    with reading() as session:
+        row = get_row(session, job.id)
+    return saved_steps([row])[row.id]
+
+
+def saved_steps(jobs: Sequence[Job]) -> dict[str, int]:
+    """The step that each job would go on from: that of its newest bundle (0: the start), as far as rows tell; of a sampling job, how many
+    pictures there are, since each is kept."""
+    trained = [job.id for job in jobs if job.kind == "train"]
+    newest = select(File.job_id, func.max(File.step)).where(col(File.job_id).in_(trained), File.kind == "bundle")
+    with reading() as session:
+        known = dict(session.exec(newest.group_by(col(File.job_id))).all())
+    return {job.id: known.get(job.id, 0) if job.kind == "train" else job.step for job in jobs}
 
 
 def ask(job_id: str, what: Ask) -> tuple[Job, list[Event]]:
@@ -150,6 +167,11 @@ def pin(job_id: str, step: int, pinned: bool) -> list[Event]:
             steps = ", ".join(map(str, dict.fromkeys(known))) or "none yet"
             raise NotFound(f"job '{job_id}' has no checkpoint of step {step}; there are: {steps}")
         return _pin(session, job, step, pinned)
+
+
+def _made(session: Session, job_id: str) -> set[tuple[Any, ...]]:
+    records = session.exec(select(File.info).where(File.job_id == job_id, File.kind == "sample"))
+    return {(each.get("checkpoint"), each.get("weight"), each["prompt_index"]) for each in records}
 
 
 def _wish(session: Session, job: Job, status: Status, wish: str) -> list[Event]:

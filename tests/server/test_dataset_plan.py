@@ -17,6 +17,20 @@ def test_a_plan_shows_what_happens_to_some_pictures(client, pictures, tiny_job) 
         assert (shown["width"], shown["height"], shown["frames"], shown["controls"]) == (32, 32, 1, [])
 
 
+def test_what_is_held_out_is_an_estimate_until_files_are_decoded(client, pictures, tiny_job, monkeypatch) -> None:
+    pictures(count=6)
+    job = tiny_job(validation={"fraction": 0.3})
+    lines = {}
+    for at_most in (0, 300):  # decoded ones are remembered, so the fewer come first
+        monkeypatch.setattr("server.api.plan.DECODED_AT_SUBMIT", at_most)
+        for validated in (True, False):
+            asked = job if validated else {**job, "validation": None}
+            plan = client.post("/v1/jobs/validate", json=asked).json()
+            lines[at_most, validated] = [line for line in plan["not_checked"] if "held out" in line]
+    estimate = "how many are held out: estimated from the files' paths until every file is decoded"
+    assert lines == {(0, True): [estimate], (0, False): [], (300, True): [], (300, False): []}
+
+
 def test_regularisation_sets_double_the_steps_of_an_epoch(client, pictures, tiny_job) -> None:
     pictures()
     pictures("reg")
@@ -39,6 +53,18 @@ def test_a_dataset_that_is_trained_cannot_be_held_out(client, pictures, tiny_job
     [fault] = client.post("/v1/jobs/validate", json=job).json()["problems"]
     assert fault["pointer"] == "/validation/dataset/folder_path"
     assert "all of /datasets/0 (colours) is held out too" in fault["message"]
+
+
+def test_a_held_out_dataset_is_shown_after_the_others(client, pictures, home: Path, tiny_job) -> None:
+    pictures(count=6)
+    (home / "datasets" / "two").mkdir()
+    for name, size in (("a", (64, 64)), ("b", (32, 48))):
+        Image.new("RGB", size, (1, 2, 3)).save(home / "datasets" / "two" / f"{name}.png")
+    job = tiny_job(validation={"dataset": {"folder_path": "two", "default_caption": ""}})
+    trained, held = client.post("/v1/jobs/validate", json=job).json()["datasets"]
+    assert (trained["images"], trained["held_out"]) == (6, 0)
+    assert (held["folder_path"], held["images"], held["held_out"], held["captions_missing"]) == ("two", 2, 2, 2)
+    assert [(bucket["width"], bucket["height"], bucket["images"]) for bucket in held["buckets"]] == [(32, 32, 2)]
 
 
 def test_one_picture_alone_cannot_be_held_out(client, home: Path, tiny_job) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from models import budget
 from server.store import plans, workers
 from server.store.tables import Worker
 
@@ -48,6 +49,18 @@ def asked(client: Any, pictures: Any, tiny_job: Any) -> Any:
 
     def ask(path: str = "/v1/jobs/validate", **changes: Any) -> Any:
         return client.post(path, json=tiny_job(**changes))
+
+    return ask
+
+
+@pytest.fixture
+def asked_for_pictures(client: Any) -> Any:
+    """The same for a sampling job of these prompts."""
+
+    def ask(*prompts: str, path: str = "/v1/jobs/validate", **more: Any) -> Any:
+        model = {"arch": "pocket", "name_or_path": "random"}
+        samples = [{"prompt": prompt, "seed": len(prompts)} for prompt in prompts]
+        return client.post(path, json={"kind": "sample", "name": "a", "model": model, "samples": samples, **more})
 
     return ask
 
@@ -98,6 +111,60 @@ def test_a_job_that_fits_no_device_is_refused_with_what_to_change(asked: Any) ->
     assert asked().json()["ok"]
 
 
+SAMPLING = {
+    **KNOWN,
+    "phase": "sampling",
+    "parts": {"weights": 20 * GIB, "adapters": GIB, "activations": 9 * GIB, "caches": 0},
+    "phases": {"encoding": 5 * GIB, "sampling": 30 * GIB},
+    "trained_parameters": 0,
+    "disk": {},
+}
+
+
+def test_a_sampling_job_is_judged_alike(asked_for_pictures: Any) -> None:
+    connect("w", 24 * GIB)
+    assert memory_line(asked_for_pictures("red").json()) == "memory: being worked out; ask again"
+    question = plans.take("w")
+    assert question is not None and question["spec"]["samples"][0]["prompt"] == "red"
+    plans.remember(question["digest"], {"plan": {**SAMPLING, "fits_with": [{"change": {"model.low_vram": True}, "peak": GIB}]}})
+    for path in ("/v1/jobs/validate", "/v1/jobs"):
+        told = asked_for_pictures("blue", path=path).json()  # another word of the same length is no other question
+        (problem,) = told["problems"] if path.endswith("validate") else told["errors"]
+        assert problem["message"].startswith(
+            "the job needs 30.0 GiB of memory while sampling (weights 20.0 GiB, adapters 1.0 GiB,"
+        )
+        assert problem["suggestion"] == "it would fit with model.low_vram: true (1.0 GiB)"
+    for other in (("a" * 300,), ("red", "blue")):
+        assert memory_line(asked_for_pictures(*other).json()).endswith("ask again")
+
+
+def test_too_many_pictures_at_once_are_a_warning(asked_for_pictures: Any) -> None:
+    connect("w", 24 * GIB)
+    asked_for_pictures("red")
+    question = plans.take("w")
+    assert question is not None
+    ways = [{"change": {"sample.batch_size": 2}, "peak": 20 * GIB}, {"change": {"model.quantize": True}, "peak": GIB}]
+    plans.remember(question["digest"], {"plan": {**SAMPLING, "fits_with": ways}})
+    plan = asked_for_pictures("red").json()
+    assert plan["ok"] and plan["memory"]["parts"] == SAMPLING["parts"]
+    (warning,) = plan["warnings"]
+    assert warning["pointer"] == "/sample/batch_size" and warning["message"].endswith("24.0 GiB; it is run with 2 at once")
+    assert "sample.batch_size: 2 (20.0 GiB)" in warning["suggestion"]
+
+
+def test_where_no_change_is_known_to_help_general_advice_is_given(asked_for_pictures: Any) -> None:
+    connect("w", 24 * GIB)
+    asked_for_pictures("red")
+    question = plans.take("w")
+    assert question is not None
+    plans.remember(question["digest"], {"plan": {**SAMPLING, "fits_with": []}})
+    (problem,) = asked_for_pictures("red").json()["problems"]
+    assert problem["suggestion"] == budget.NOTHING_HELPS  # all was tried for a device of this size
+    plans.remember(question["digest"], {"plan": {**SAMPLING, "total": 8 * GIB, "fits_with": []}})
+    (problem,) = asked_for_pictures("red").json()["problems"]
+    assert "model.low_vram: true" in problem["suggestion"] and "train." not in problem["suggestion"]
+
+
 def test_a_prediction_that_failed_refuses_nothing(asked: Any) -> None:
     connect("w", 8 * GIB)
     asked()
@@ -106,6 +173,18 @@ def test_a_prediction_that_failed_refuses_nothing(asked: Any) -> None:
     plans.remember(question["digest"], {"error": "ValueError: no"})
     plan = asked().json()
     assert plan["ok"] and memory_line(plan) == "memory: it could not be predicted: ValueError: no"
+
+
+def test_what_the_job_s_own_run_would_meet_refuses_it(asked: Any) -> None:
+    connect("w", 8 * GIB)
+    asked()
+    question = plans.take("w")
+    assert question is not None
+    plans.remember(question["digest"], {"error": "no layer's name contains 'x'", "hint": "name one", "refuses": True})
+    plan = asked().json()
+    assert not plan["ok"]
+    assert plan["problems"] == [{"pointer": "", "message": "no layer's name contains 'x'", "suggestion": "name one"}]
+    assert asked("/v1/jobs").status_code == 422
 
 
 def test_a_post_uses_what_is_known_and_asks_nobody(asked: Any) -> None:
@@ -139,6 +218,13 @@ def test_other_weights_or_another_version_are_another_question(asked: Any, home:
         weights.write_bytes(data)
         seen.append(plans.digest_of(spec, []))
         assert plans.digest_of(spec, []) == seen[-1]
+    matrix = {"checkpoints": [weights.name]}
+    for more in ({"adapters": [{"path": weights.name, "weight": 1.0}]}, {"matrix": matrix}):
+        named = {"model": {}, **more}
+        before = plans.digest_of(named, [])
+        weights.write_bytes(weights.read_bytes() + b"more")
+        assert plans.digest_of(named, []) != before
+    seen[-1] = plans.digest_of(spec, [])
     monkeypatch.setattr(plans, "version", lambda _: "another")
     seen.append(plans.digest_of(spec, []))
     assert len(set(seen)) == 4

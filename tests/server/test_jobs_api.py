@@ -135,7 +135,8 @@ def test_a_doubled_key_is_refused_at_any_depth(client, post, home, tiny_job, pic
     pictures()
     text = json.dumps(tiny_job()).replace('"steps": 6', '"steps": 6, "steps": 7')
     body = check_problem(post(text), 422)
-    assert body["errors"][0]["message"] == "key 'steps' stands twice in one object"
+    [fault] = body["errors"]
+    assert (fault["pointer"], fault["message"]) == ("/train/steps", "key 'steps' stands twice in one object")
     check_problem(post('{"\\ud800": 1, "\\ud800": 2}'), 422)
     check_nothing_stored(client, home)
 

@@ -1,11 +1,12 @@
 """The rule for going on with an edited job, as its dry run shows it and as the resume keeps it."""
 
+import shutil
 from typing import Any
 
 import pytest
 
-from server.store import jobs
-from server.store.tables import File, Job, Status
+from server.store import jobs, plans, workers
+from server.store.tables import File, Job, Status, Worker
 
 LORA = {"type": "lora", "linear": 4, "linear_alpha": 4.0}
 
@@ -157,6 +158,58 @@ def test_pictures_that_were_trained_are_not_held_out_later(client, rests, before
     assert [problem["pointer"] for problem in plan["problems"]] == [pointer]
     refused = client.post(f"/v1/jobs/{job_id}/resume", json={"validation": after})
     assert (refused.status_code, "would be held out" in refused.json()["detail"]) == (409, True)
+
+
+VALIDATION = {"validation": {"dataset": {"folder_path": "two"}}, "train": {"steps": 12}}
+
+
+def test_a_validation_set_of_files_that_were_trained_is_refused(client, rests, home) -> None:
+    shutil.copytree(home / "datasets" / "colours", home / "datasets" / "two")
+    job_id = rests("succeeded", step=6, bundle=6)
+    plan = dry(client, job_id, VALIDATION).json()
+    assert plan["problems"][0]["pointer"] == "/validation"
+    refused = client.post(f"/v1/jobs/{job_id}/resume", json=VALIDATION)
+    assert (refused.status_code, "would be held out" in refused.json()["detail"]) == (409, True)
+    assert dry(client, rests(bundle=0), VALIDATION).json()["changes"]  # nothing is trained yet
+
+
+def test_a_validation_set_is_compared_with_what_the_job_trained_until_now(client, rests, pictures, home) -> None:
+    pictures("two", 3)
+    job_id = rests(datasets=[{"folder_path": "colours"}, {"folder_path": "two"}])
+    moved = {**VALIDATION, "datasets": [{"folder_path": "colours"}]}
+    assert client.post(f"/v1/jobs/{job_id}/resume", json=moved).status_code == 409
+
+
+def test_a_validation_set_of_new_files_may_come_later(client, rests, pictures, home, monkeypatch) -> None:
+    pictures("two", 4, size=48)  # other bytes
+    plan = dry(client, rests(), VALIDATION).json()
+    assert (plan["ok"], [each["pointer"] for each in plan["warnings"]]) == (True, [""])  # no worker
+    pictures("three", 4, size=40)
+    monkeypatch.setattr("server.api.heldout.DECODED_AT_SUBMIT", 0)
+    unknown = {"validation": {"dataset": {"folder_path": "three"}}}
+    plan = dry(client, rests(), unknown).json()
+    assert plan["ok"] is True
+    assert "pictures that were trained may be among these" in plan["warnings"][1]["message"]
+
+
+def test_a_dry_run_asks_a_worker_for_the_memory(client, rests, monkeypatch) -> None:
+    monkeypatch.setattr(plans, "answer", lambda _: None)
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(plans, "ask", lambda *of: asked.append(of[2]) or True)
+    worker = Worker(id="w", host="h", device="cuda:0", pid=1, archs=["pocket"], memory_total=1, seen_at="2026-01-01T00:00:00Z")
+    workers.register(worker)
+    plan = dry(client, rests("failed"), {"train": {"batch_size": 1}}).json()
+    assert "memory: being worked out; ask again" in plan["not_checked"]
+    assert [spec["train"]["batch_size"] for spec in asked] == [1]
+
+
+def test_a_job_says_what_is_saved(client, rests) -> None:
+    saved, lost = rests("paused", bundle=3, step=4), rests("paused", bundle=0, step=4)
+    for job_id, step in ((saved, 3), (lost, 0)):
+        shown = client.get(f"/v1/jobs/{job_id}").json()
+        assert (shown["step"], shown["saved_step"]) == (4, step)
+    listed = {job["id"]: job["saved_step"] for job in client.get("/v1/jobs").json()["jobs"]}
+    assert listed == {saved: 3, lost: 0}
 
 
 def test_before_a_step_is_done_or_without_a_share_validation_may_change(client, rests) -> None:

@@ -1,6 +1,7 @@
 """Streams over a real server: live, resumable, and complete over a restart."""
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -41,7 +42,7 @@ class Follower(threading.Thread):
         super().__init__(daemon=True)
         self.server, self.path = server, path
         self.seen: list[dict[str, str]] = []
-        self.num_breaks = 0
+        self.num_breaks = self.num_cut_off = 0
         self.closed = threading.Event()
         self.start()
 
@@ -55,7 +56,7 @@ class Follower(threading.Thread):
                         return
                     last = message["id"]
             except httpx.HTTPError:
-                pass
+                self.num_cut_off += 1
             self.num_breaks += 1
 
     def ids(self) -> list[int]:
@@ -112,6 +113,26 @@ def test_a_stream_is_live(server, claimed, preview, follow, until) -> None:
     broker.publish(jobs.finish(job.id, 1, Status.SUCCEEDED))
     follower.join(60)
     assert [message["event"] for message in follower.seen[-2:]] == ["status", "end"]
+
+
+def test_a_server_that_stops_ends_its_streams_and_answers_who_waits(server, claimed, follow, until) -> None:
+    job = claimed()
+    host = httpx.URL(server.http.base_url)
+    with socket.create_connection((host.host, host.port), timeout=60) as waiting:
+        waiting.sendall(f"GET /v1/jobs/{job.id}/events?after=3&wait=60 HTTP/1.1\r\nHost: {host.host}\r\n\r\n".encode())
+        followers = [follow("/v1/events"), follow(f"/v1/jobs/{job.id}/events")]
+        until(lambda: all(follower.seen for follower in followers), "the streams do not begin")
+        for follower in followers:
+            follower.closed.set()  # reads to the end of this connection, and opens no other
+        server.stop()
+        answer = b"".join(iter(lambda: waiting.recv(4096), b"")).decode()
+    assert answer.startswith("HTTP/1.1 200")
+    assert json.loads(answer.partition("\r\n\r\n")[2]) == {"events": [], "next_after": 3}
+    for follower in followers:
+        follower.join(60)
+        assert follower.num_cut_off == 0
+    assert "ERROR" not in server.log.read_text()
+    assert "Traceback" not in server.log.read_text()
 
 
 def test_a_stream_ends_when_its_job_is_deleted(server, add, follow, until) -> None:

@@ -15,7 +15,7 @@ PROMPTS = ["a fox", "a hen"]
 
 
 def ended_matrix() -> str:
-    """A job of all pictures but the last."""
+    """A job of all pictures but the last, and one that it has no more since its matrix became another."""
     matrix = {"checkpoints": CHECKPOINTS, "weights": WEIGHTS}
     jobs.add(
         {"name": "m", "kind": "sample", "model": {"arch": "a"}, "matrix": matrix, "samples": [{"prompt": p} for p in PROMPTS]}
@@ -25,9 +25,10 @@ def ended_matrix() -> str:
     reporter = StoreReporter(job)
     columns = [(checkpoint, weight) for checkpoint in CHECKPOINTS for weight in WEIGHTS]
     cells = [(*column, index) for column in columns for index in range(len(PROMPTS))]
-    for cell, (checkpoint, weight, index) in enumerate(cells[:-1]):
-        record = {"step": cell + 1, "prompt_index": index, "prompt": PROMPTS[index], "neg": "", "seed": 1, "guidance_scale": 1.0}
-        record |= {"sample_steps": 2, "cell": cell, "checkpoint": checkpoint, "weight": weight}
+    gone = (CHECKPOINTS[0], 2.0, 1)
+    for cell, (checkpoint, weight, index) in enumerate([*cells[:-1], gone]):
+        record = {"step": 20 - cell, "prompt_index": index, "prompt": PROMPTS[index], "neg": "", "seed": 1, "guidance_scale": 1.0}
+        record |= {"sample_steps": 2, "checkpoint": checkpoint, "weight": weight}
         picture = Image.new("RGB", (96, 64), (30 * cell, 90, 200))
         reporter.preview(write(reporter.workdir / "samples" / f"{cell:09d}", picture, record))
     error = {"code": "pictures_failed", "message": "1 of 8 pictures could not be made", "hint": None, "traceback": None}

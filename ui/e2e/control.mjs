@@ -68,6 +68,7 @@ async function pauseAndEdit(page, id) {
   await page.goto(`${base}/jobs/${id}`);
   await button(page, 'Pause').click();
   await hasStatus(page, 'paused');
+  await page.locator('.job-status', { hasText: '; saved' }).waitFor({ timeout: 10_000 }).catch(() => {});
   const said = await page.locator('.job-status').innerText();
   expect('a paused job to say at which step, and that it is saved', /Paused at step [\d,]+; saved/.test(said), said);
   await shoot(page, 'control-paused');

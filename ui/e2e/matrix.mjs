@@ -1,7 +1,7 @@
 // A matrix of pictures on a job's page: node e2e/matrix.mjs BASE_URL JOB [SCREENSHOT_DIR]
 //
 // Needs a running server with an ended sampling job of 2 prompts, 2 checkpoints of one run (steps 10 and 20) and weights 0.5 and 1, all
-// of whose pictures but the last were made.
+// of whose pictures but the last were made, and last one of step 10 at weight 2 that the job has no more.
 import { checkAxe, checkPreviews, expect, run, screenshotsTo, signIn } from './common.mjs';
 
 const [base, id, folder] = process.argv.slice(2);
@@ -20,7 +20,11 @@ async function looks(page, width) {
   expect('and by weight', told.weights.join() === 'weight 0.5,weight 1,weight 0.5,weight 1', told.weights);
   expect('rows by prompt', told.rows.join() === 'a fox,a hen', told.rows);
   expect('every picture in its cell, and what was not made said', JSON.stringify(told.cells) === JSON.stringify([['1', '3', '5', '7'], ['2', '4', '6', 'not madestep 20 × 1']]), told.cells);
-  await checkPreviews(page, id, 'in the matrix');
+  const others = await page.locator('.wall li').allInnerTexts();
+  expect('what is no longer in it below', others.length === 1 && /a hen\s+a_000000010 × 2/.test(others[0]), others);
+  expect('all of them to be counted', (await page.locator('.tab-count').innerText()) === '8', await page.locator('.tab-count').innerText());
+  expect('no charts, where there is nothing to draw', (await page.locator('.tabs a').allInnerTexts()).every((tab) => tab !== 'Charts'));
+  await checkPreviews(page, id, 'in the matrix and below');
   await checkAxe(page, `the matrix at ${width} px`);
   await shoot(page, `matrix-${width}`);
 }

@@ -27,6 +27,7 @@ export function applyEvent(job: Job, event: JobEvent): Job {
       ...next,
       status: (data.status as Status | undefined) ?? job.status,
       step: (data.step as number | undefined) ?? job.step,
+      saved_step: undefined,
       total_steps: (data.total_steps as number | undefined) ?? job.total_steps,
       name: (data.name as string | undefined) ?? job.name,
       priority: (data.priority as number | undefined) ?? job.priority,

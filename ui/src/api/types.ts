@@ -27,11 +27,14 @@ export interface Job {
   kind: string;
   arch: string;
   status: Status;
+  /** What a run does: reading (its data), loading, caching, training, sampling, saving. */
   phase: string | null;
   /** How far the phase is, where it counts something; told by events alone. */
   phase_done?: number | null;
   phase_total?: number | null;
   step: number;
+  /** What a resume goes on from; undefined until the server tells it anew. */
+  saved_step?: number | undefined;
   total_steps: number;
   progress: number;
   attempt: number;
@@ -73,8 +76,7 @@ export interface Sample {
   sampler?: string | null;
   /** The strength of the adapter; 1 is as trained. */
   network_multiplier?: number | null;
-  /** Of a matrix: its number among all cells, and which adapter it was made with, at which weight. */
-  cell?: number | null;
+  /** Of a matrix: which adapter it was made with, at which weight. */
   checkpoint?: string | null;
   weight?: number | null;
   media?: 'image' | 'video' | 'audio' | null;
@@ -152,7 +154,7 @@ export interface Change {
   effect: string;
 }
 
-/** A training job's memory, predicted, in bytes; `parts` are those of the phase that takes most and add up to `peak`. */
+/** A job's memory, predicted, in bytes; `parts` are those of the phase that takes most and add up to `peak`. */
 export interface PlanMemory {
   peak: number;
   phase: string;

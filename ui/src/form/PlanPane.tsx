@@ -96,12 +96,12 @@ export function PlanPane({ plan, checking, trouble, onGoTo }: PlanPaneProps) {
           {plan.problems.length > 0 && <Findings findings={plan.problems} kind="bad" onGoTo={onGoTo} />}
           {plan.warnings.length > 0 && <Findings findings={plan.warnings} kind="warn" onGoTo={onGoTo} />}
           {plan.goes_on_from !== null && <Changes changes={plan.changes} from={plan.goes_on_from} unit={plan.spec?.kind === 'sample' ? 'picture' : 'step'} onGoTo={onGoTo} />}
-          {plan.datasets.length > 0 && <ul className="plan-datasets">{plan.datasets.map((dataset) => <Dataset key={dataset.folder_path} dataset={dataset} />)}</ul>}
+          {plan.datasets.length > 0 && <ul className="plan-datasets">{plan.datasets.map((dataset, place) => <Dataset key={`${place} ${dataset.folder_path}`} dataset={dataset} />)}</ul>}
           <Memory plan={plan} />
           <dl className="plan-facts">
             {plan.steps_per_epoch !== null && <div><dt>Steps in an epoch</dt><dd>{round(plan.steps_per_epoch)}</dd></div>}
             {plan.epochs !== null && <div><dt>Epochs</dt><dd>{round(plan.epochs)}</dd></div>}
-            {plan.memory && <div><dt>Trained parameters</dt><dd>{formatCount(plan.memory.trained_parameters)}</dd></div>}
+            {plan.memory && plan.memory.trained_parameters > 0 && <div><dt>Trained parameters</dt><dd>{formatCount(plan.memory.trained_parameters)}</dd></div>}
             {disk.map(([what, bytes]) => <div key={what}><dt>Disk for {what.replaceAll('_', ' ')}</dt><dd>{formatSize(bytes)}</dd></div>)}
             {plan.ok && <div><dt>Workers that can run it</dt><dd>{plan.workers.length > 0 ? plan.workers.join(', ') : 'none now; it waits in the queue'}</dd></div>}
           </dl>

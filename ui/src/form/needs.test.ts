@@ -12,6 +12,13 @@ test('parts stand in one order, as shares of the largest device that can run the
   expect(bar?.parts).toEqual([{ name: 'weights', bytes: 60, place: 0, share: 0.6 }, { name: 'activations', bytes: 20, place: 5, share: 0.2 }]);
 });
 
+test('what is trained is told from what is only put on', () => {
+  const parts = { weights: 60, adapters: 20 };
+  const names = (trained: number) => toMemoryBar(plan({ memory: { ...memory, parts, trained_parameters: trained } }), [])?.parts.map(({ name }) => name);
+  expect(names(1)).toEqual(['weights', 'trained weights']);
+  expect(names(0)).toEqual(['weights', 'adapters']);
+});
+
 test('a job that does not fit shows where the device ends', () => {
   const bar = toMemoryBar(plan({ memory }), [worker('w', 40)]);
   expect(bar?.parts.map(({ share }) => share)).toEqual([0.75, 0.25]);

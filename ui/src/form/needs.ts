@@ -2,6 +2,7 @@
 import type { Plan, Worker } from '../api/types';
 
 export interface MemoryPart {
+  /** In words. */
   name: string;
   bytes: number;
   /** Its place in the order of all parts; a part keeps its colour whatever else there is. */
@@ -22,9 +23,9 @@ export interface MemoryBar {
 
 /** Parts in the order of the bar; what a server names beyond these follows. */
 const ORDER = ['weights', 'adapters', 'gradients', 'optimizer', 'ema', 'activations', 'caches'];
-const WORDS: Record<string, string> = { adapters: 'trained weights', ema: 'averages' };
+const WORDS: Record<string, string> = { ema: 'averages' };
 
-export const partName = (name: string): string => WORDS[name] ?? name.replaceAll('_', ' ');
+const partName = (name: string, trains: boolean): string => (name === 'adapters' && trains ? 'trained weights' : (WORDS[name] ?? name.replaceAll('_', ' ')));
 
 /** The bar of a plan, or null where it tells no memory. It is as long as the largest device that can run the job, or as the job where
  * that is more. */
@@ -38,7 +39,7 @@ export function toMemoryBar(plan: Plan, workers: readonly Worker[]): MemoryBar |
   const parts = Object.entries(memory.parts)
     .filter(([, bytes]) => bytes > 0)
     .sort(([a], [b]) => place(a) - place(b))
-    .map(([name, bytes]) => ({ name, bytes, place: place(name), share: bytes / whole }));
+    .map(([name, bytes]) => ({ name: partName(name, memory.trained_parameters > 0), bytes, place: place(name), share: bytes / whole }));
   return { peak: memory.peak, phase: memory.phase, parts, room, roomShare: room === null ? null : room / whole };
 }
 

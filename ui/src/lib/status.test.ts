@@ -1,9 +1,10 @@
 import { expect, test } from 'vitest';
+import { applyEvent } from '../api/lists';
 import type { Job, Status } from '../api/types';
 import { ACTIVE, ENDED, isAsked, OPEN, STATUS_WORD, statusSentence, VERBS, verbsOf } from './status';
 
 const job = (status: Status, more: Partial<Job> = {}): Job =>
-  ({ kind: 'train', status, step: 1240, total_steps: 2000, phase: null, queue_position: null, asked: [], spec: { train: {}, sample: { samples: [{ prompt: 'p' }] } }, ...more }) as Job;
+  ({ kind: 'train', status, step: 1240, saved_step: 1240, total_steps: 2000, phase: null, queue_position: null, asked: [], spec: { train: {}, sample: { samples: [{ prompt: 'p' }] } }, ...more }) as Job;
 const verbs = (of: Job) => verbsOf(of).map(({ verb }) => verb);
 
 test('every state is open or ended, and has its words', () => {
@@ -18,11 +19,22 @@ test('what happened, in words', () => {
   expect(statusSentence(job('paused', { step: 0 }))).toBe('Paused before it started');
   expect(statusSentence(job('pausing'))).toBe('Pausing at step 1,240; saving first');
   expect(statusSentence(job('queued', { queue_position: 1 }))).toBe('Next in the queue; goes on from step 1,240');
-  expect(statusSentence(job('paused', { kind: 'sample', step: 3 }))).toBe('Paused at picture 3; saved');
+  expect(statusSentence(job('paused', { kind: 'sample', step: 3, saved_step: 3 }))).toBe('Paused at picture 3; saved');
+});
+
+test('only what is saved is said to be', () => {
+  expect(statusSentence(job('paused', { step: 54, saved_step: 32 }))).toBe('Paused at step 54; saved up to step 32');
+  expect(statusSentence(job('paused', { step: 54, saved_step: 0 }))).toBe('Paused at step 54; nothing saved');
+  expect(statusSentence(job('queued', { queue_position: 1, step: 54, saved_step: 32 }))).toBe('Next in the queue; goes on from step 32');
+  expect(statusSentence(job('queued', { queue_position: 1, step: 54, saved_step: 0 }))).toBe('Next in the queue; starts over, nothing was saved');
+  const heard = applyEvent(job('running', { saved_step: 32 }), { seq: 1, job_id: 'j', attempt: 1, time: '', type: 'status', data: { status: 'paused', step: 54 } });
+  expect(statusSentence(heard)).toBe('Paused at step 54'); // until the server says what is saved
 });
 
 test('preparing pictures says how far it is', () => {
   expect(statusSentence(job('preparing', { phase: 'caching', phase_done: 120, phase_total: 4000 }))).toBe('Preparing the pictures 120 of 4,000');
+  expect(statusSentence(job('preparing', { phase: 'reading', phase_done: 120, phase_total: 4000 }))).toBe('Looking at the data 120 of 4,000');
+  expect(statusSentence(job('preparing', { phase: 'reading' }))).toBe('Looking at the data');
   expect(statusSentence(job('running', { phase: 'sampling', phase_done: 0, phase_total: 4 }))).toBe('Making previews, step 1,240 of 2,000');
   expect(statusSentence(job('running', { phase: 'training', phase_done: 5, phase_total: 9 }))).toBe('Training, step 1,240 of 2,000');
 });

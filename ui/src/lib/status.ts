@@ -16,6 +16,7 @@ export const isEnded = (status: Status): boolean => ENDED.includes(status);
 export const isActive = (status: Status): boolean => ACTIVE.includes(status);
 
 const PHASES: Record<string, string> = {
+  reading: 'Looking at the data',
   loading: 'Loading the model',
   caching: 'Preparing the pictures',
   training: 'Training',
@@ -23,9 +24,15 @@ const PHASES: Record<string, string> = {
   saving: 'Saving',
 };
 
-/** " 120 of 4,000" while pictures are prepared. Other phases tell no count, or only their first. */
+/** " 120 of 4,000" while the data is looked at, and while pictures are prepared. Other phases tell no count, or only their first. */
 function phaseCount({ phase, phase_done: done, phase_total: total }: Job): string {
-  return phase === 'caching' && done != null && total != null && total > 0 ? ` ${formatCount(done)} of ${formatCount(total)}` : '';
+  return (phase === 'reading' || phase === 'caching') && done != null && total != null && total > 0 ? ` ${formatCount(done)} of ${formatCount(total)}` : '';
+}
+
+/** What of the steps done is saved, as far as the server has told; steps after that are done again. */
+function savedPart({ step, saved_step: saved }: Job): string {
+  if (saved === undefined) return '';
+  return saved >= step ? '; saved' : saved > 0 ? `; saved up to step ${formatCount(saved)}` : '; nothing saved';
 }
 
 /** One plain sentence for the head of a page. */
@@ -36,7 +43,8 @@ export function statusSentence(job: Job): string {
   switch (job.status) {
     case 'queued': {
       const place = job.queue_position === 1 ? 'Next in the queue' : job.queue_position ? `Number ${job.queue_position} in the queue` : 'In the queue';
-      return job.step > 0 ? `${place}; goes on from ${at}` : place;
+      if (job.step === 0 || job.saved_step === undefined) return place;
+      return job.saved_step > 0 ? `${place}; goes on from ${unit} ${formatCount(job.saved_step)}` : `${place}; starts over, nothing was saved`;
     }
     case 'preparing':
       return `${(job.phase && PHASES[job.phase]) || 'Getting ready'}${phaseCount(job)}`;
@@ -45,7 +53,7 @@ export function statusSentence(job: Job): string {
     case 'pausing':
       return `Pausing at ${at}; saving first`;
     case 'paused':
-      return job.step > 0 ? `Paused at ${at}; saved` : 'Paused before it started';
+      return job.step > 0 ? `Paused at ${at}${savedPart(job)}` : 'Paused before it started';
     case 'canceling':
       return `Stopping at ${at}; saving first`;
     case 'canceled':
@@ -105,7 +113,8 @@ export function verbsOf(job: Pick<Job, 'status' | 'kind' | 'spec'>): Verb[] {
 /** Whether the run was asked for this already and has not come to it. */
 export const isAsked = (job: Pick<Job, 'asked'>, verb: Verb['verb']): boolean => isAsk(verb) && job.asked.includes(verb);
 
-function makesPreviews(spec: JsonObject): boolean {
+/** Whether a training job makes pictures of prompts. */
+export function makesPreviews(spec: JsonObject): boolean {
   const prompts = getAt(spec, '/sample/samples');
   return Array.isArray(prompts) && prompts.length > 0 && getAt(spec, '/train/disable_sampling') !== true;
 }

@@ -17,10 +17,12 @@ import './job/job.css';
 const Charts = lazy(() => import('./job/Charts').then((m) => ({ default: m.Charts })));
 
 const TABS: [name: string, label: string][] = [['previews', 'Previews'], ['charts', 'Charts'], ['files', 'Files'], ['log', 'Log'], ['config', 'Config']];
+/** A job that only makes pictures has no series to draw. */
+const tabsOf = (kind: string) => TABS.filter(([name]) => name !== 'charts' || kind !== 'sample');
 
 export function JobPage({ id }: { id: string }) {
   const { job, store, feed, error, samplesLoaded } = useJobStream(id);
-  const [tab] = useParam('tab', 'previews');
+  const [asked] = useParam('tab', 'previews');
   const open = useMemo(() => job && { job, store }, [job, store]);
   const percent = job && job.total_steps > 0 ? Math.floor((100 * job.step) / job.total_steps) : 0;
   const title = !job ? 'Job' : feed === 'ended' ? job.name : `${job.status === 'paused' ? 'Paused' : `${percent} %`} · ${job.name}`;
@@ -35,12 +37,14 @@ export function JobPage({ id }: { id: string }) {
     }
     return <div className="skeleton" style={{ height: 132 }} role="status" aria-label="Loading the job" />;
   }
+  const tabs = tabsOf(open.job.kind);
+  const tab = tabs.find(([name]) => name === asked)?.[0] ?? 'previews';
   return (
     <OpenJobContext.Provider value={open}>
       <ReconnectBar feed={feed} />
       <Header />
       <nav className="tabs" aria-label="Views of this job">
-        {TABS.map(([name, label]) => (
+        {tabs.map(([name, label]) => (
           <Link key={name} href={name === 'previews' ? `/jobs/${id}` : `/jobs/${id}?tab=${name}`} aria-current={tab === name ? 'page' : undefined}>
             {label}
             {name === 'previews' && open.job.num_samples > 0 && <span className="tab-count">{formatCount(Math.max(open.job.num_samples, store.samples.length))}</span>}

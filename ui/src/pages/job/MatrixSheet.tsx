@@ -38,7 +38,7 @@ export function MatrixSheet({ job, matrix, onOpen }: MatrixSheetProps) {
                 return (
                   <td key={key}>
                     {sample ? (
-                      <button type="button" className="sheet-cell" data-sample-index={sample.index} onClick={() => onOpen(sample)} aria-label={`Open ${nameOf(sample)}, ${where}, full screen`} title={`${prompt}\n${where}`} data-nav>
+                      <button type="button" className="sheet-cell" data-sample-index={sample.index} onClick={() => onOpen(sample)} aria-label={`Open ${nameOf(sample)}, ${where}, full screen`} title={`${sample.prompt}\n${where}`} data-nav>
                         <Picture sample={sample} shownAt={160} alt="" />
                       </button>
                     ) : (

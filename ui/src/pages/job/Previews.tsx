@@ -5,7 +5,7 @@ import type { Sample } from '../../api/types';
 import { Range } from '../../components/Range';
 import { formatCount, plural } from '../../lib/format';
 import { mediumOf, NOUN } from '../../lib/media';
-import { isEnded } from '../../lib/status';
+import { isEnded, makesPreviews } from '../../lib/status';
 import { useParam } from '../../lib/useParam';
 import { ContactSheet } from './ContactSheet';
 import { toGrid, toStrip, type Grid } from './grid';
@@ -50,6 +50,7 @@ export function Previews({ loaded }: { loaded: boolean }) {
   const matrix = useMemo(() => toMatrix(job.spec, samples), [job.spec, samples]);
   // What the arrows of the viewer walk is what the page shows: steps, a matrix, or pictures one after the other, the newest first.
   const grid = useMemo(() => (job.kind === 'train' ? toGrid(samples) : (matrix?.grid ?? toStrip([...samples].reverse()))), [job.kind, matrix, samples]);
+  const otherGrid = useMemo(() => toStrip([...(matrix?.others ?? [])].reverse()), [matrix]);
   const [step, setStep] = useParam('step');
   const [view, setView] = useParam('view');
   // Closing a viewer that was opened here is Back; one that came with the URL has nothing behind it.
@@ -67,10 +68,16 @@ export function Previews({ loaded }: { loaded: boolean }) {
 
   if (samples.length === 0 && !(matrix && loaded)) {
     if (!loaded) return <div className="skeleton" style={{ height: 320 }} />;
+    const none = job.kind === 'train' && !makesPreviews(job.spec);
+    const [said, more] = isEnded(job.status)
+      ? ['This job made no previews.', none && 'It has no prompts, or previews are off. Extend or edit adds some.']
+      : none
+        ? ['This job makes no previews.', 'It has no prompts, or previews are off.']
+        : ['No preview yet.', 'The first pictures appear here by themselves.'];
     return (
       <div className="previews-none">
-        <p>{isEnded(job.status) ? 'This job made no previews.' : 'No preview yet.'}</p>
-        {!isEnded(job.status) && <p className="dim">The first pictures appear here by themselves.</p>}
+        <p>{said}</p>
+        {more && <p className="dim">{more}</p>}
       </div>
     );
   }
@@ -94,11 +101,21 @@ export function Previews({ loaded }: { loaded: boolean }) {
           <ContactSheet grid={grid} at={at} onOpen={open} onPick={pick} />
         </>
       ) : matrix ? (
-        <MatrixSheet job={job} matrix={matrix} onOpen={open} />
+        <>
+          <MatrixSheet job={job} matrix={matrix} onOpen={open} />
+          {matrix.others.length > 0 && (
+            <>
+              <h2 className="sheet-title">
+                No longer in the matrix <span className="dim">{plural(matrix.others.length, noun)} of checkpoints, weights or prompts that were taken out</span>
+              </h2>
+              <Wall samples={matrix.others} onOpen={open} />
+            </>
+          )}
+        </>
       ) : (
         <Wall samples={samples} onOpen={open} />
       )}
-      {viewed && <Viewer grid={grid} kind={job.kind} sample={viewed} onShow={(sample) => setView(String(sample.index), { replace: true })} onClose={close} />}
+      {viewed && <Viewer grid={viewed && matrix?.others.includes(viewed) ? otherGrid : grid} kind={job.kind} sample={viewed} onShow={(sample) => setView(String(sample.index), { replace: true })} onClose={close} />}
     </section>
   );
 }

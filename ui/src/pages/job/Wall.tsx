@@ -1,8 +1,10 @@
 import type { Sample } from '../../api/types';
 import { Picture } from '../../components/bits';
+import { formatValue } from '../../lib/format';
 import { nameOf } from '../../lib/media';
+import { fileName } from './matrix';
 
-/** All pictures of a job that only makes pictures, newest first. */
+/** Pictures of a job that only makes pictures, newest first. */
 export function Wall({ samples, onOpen }: { samples: readonly Sample[]; onOpen: (sample: Sample) => void }) {
   return (
     <ul className="wall">
@@ -12,6 +14,7 @@ export function Wall({ samples, onOpen }: { samples: readonly Sample[]; onOpen: 
             <Picture sample={sample} shownAt={256} alt="" />
           </button>
           <p className="stage-caption" title={sample.prompt}>{sample.prompt}</p>
+          {sample.checkpoint != null && <p className="dim small clip" title={sample.checkpoint}>{fileName(sample.checkpoint)} × {formatValue(sample.weight)}</p>}
         </li>
       ))}
     </ul>

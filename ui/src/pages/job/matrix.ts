@@ -9,6 +9,8 @@ export interface Matrix {
   /** One for each column. */
   heads: { checkpoint: string; label: string; weight: number }[];
   numWeights: number;
+  /** Pictures of checkpoints, weights or prompts that the job has no more. */
+  others: Sample[];
 }
 
 const listAt = (spec: JsonObject, pointer: string): Json[] => {
@@ -16,10 +18,13 @@ const listAt = (spec: JsonObject, pointer: string): Json[] => {
   return Array.isArray(found) ? found : [];
 };
 
+/** "job:j_1/emoji_000000250.safetensors" -> "emoji_000000250". */
+export const fileName = (path: string): string => (path.split('/').at(-1) ?? path).replace(/\.safetensors$/, '');
+
 /** "job:j_1/emoji_000000250.safetensors" -> "step 250" among checkpoints of one run, else "emoji_000000250", each only as long as it
  * tells them apart. */
 export function shortNames(paths: readonly string[]): string[] {
-  const names = paths.map((path) => (path.split('/').at(-1) ?? path).replace(/\.safetensors$/, ''));
+  const names = paths.map(fileName);
   const parts = names.map((name) => /^(.*)_(\d{6,})$/.exec(name));
   const steps = parts.map((part) => `step ${formatCount(Number(part?.[2]))}`);
   const ofOneRun = parts.every((part) => part !== null && part[1] === parts[0]?.[1]);
@@ -27,7 +32,7 @@ export function shortNames(paths: readonly string[]): string[] {
   return [...(ofOneRun ? [steps] : []), names].find(tellsApart) ?? [...paths];
 }
 
-/** The matrix of this job, null when it asks for none. A cell's number counts prompts fastest, then weights, then checkpoints. */
+/** The matrix of this job, null when it asks for none. What a picture is made of says where it belongs, however the matrix has grown since. */
 export function toMatrix(spec: JsonObject, samples: readonly Sample[]): Matrix | null {
   const checkpoints = listAt(spec, '/matrix/checkpoints').map(String);
   const weights = listAt(spec, '/matrix/weights').map(Number);
@@ -36,11 +41,12 @@ export function toMatrix(spec: JsonObject, samples: readonly Sample[]): Matrix |
   const labels = shortNames(checkpoints);
   const heads = checkpoints.flatMap((checkpoint, i) => weights.map((weight) => ({ checkpoint, label: labels[i] ?? checkpoint, weight })));
   const columns = heads.map((_, column) => ({ key: String(column), step: 0, take: 1, cells: new Array<Sample | undefined>(prompts.length).fill(undefined) }));
+  const others: Sample[] = [];
   for (const sample of samples) {
+    const column = columns[heads.findIndex(({ checkpoint, weight }) => checkpoint === sample.checkpoint && weight === sample.weight)];
     // What a resumed job made again is newer, and comes later.
-    const cell = sample.cell ?? sample.step - 1;
-    const column = columns[Math.floor(cell / prompts.length)];
-    if (column) column.cells[cell % prompts.length] = sample;
+    if (column && sample.prompt_index < prompts.length) column.cells[sample.prompt_index] = sample;
+    else others.push(sample);
   }
-  return { grid: { rows: prompts.map((prompt, promptIndex) => ({ promptIndex, prompt })), columns }, heads, numWeights: weights.length };
+  return { grid: { rows: prompts.map((prompt, promptIndex) => ({ promptIndex, prompt })), columns }, heads, numWeights: weights.length, others };
 }
