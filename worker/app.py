@@ -28,6 +28,7 @@ from server.store.tables import Worker
 from worker import extensions, gpus, planner, tasks
 
 EVERY_SECONDS = 1.0
+KILLED = "the usual cause is that the machine ran out of memory"  # then the system sends this signal; so may people
 SHOWN_VERSIONS = ("safelight", "torch", "diffusers", "transformers")
 
 log = logging.getLogger("worker")
@@ -61,11 +62,15 @@ class Supervisor(threading.Thread):
         self.watch.end()
         self.planner.end()
 
-    def child_died(self, how: str) -> None:
-        for job in jobs.held_by(self.worker.id):
-            log.warning("job %s: %s", job.id, how)
-            broker.publish(jobs.give_back(job.id, job.attempt, how))
+    def child_died(self, how: str) -> bool:
+        """Give back what it held; the answer is whether that was anything."""
+        held = jobs.held_by(self.worker.id)
+        for job in held:
+            told = jobs.give_back(job.id, job.attempt, how, KILLED if "SIGKILL" in how else None)
+            log.warning("job %s: %s", job.id, told[0].data["message"] if told else how)
+            broker.publish(told)
         self._ring()
+        return bool(held)
 
     def _tick(self) -> None:
         used, total = gpus.memory(self.worker.device)
@@ -146,15 +151,26 @@ def _connect(supervisor: Supervisor) -> None:
 
     def lost(exception: BaseException, **_: Any) -> None:
         if type(exception).__name__ == "WorkerLostError":
-            supervisor.child_died(f"the training process died ({exception})")
+            how = f"the training process died ({exception})"
+            by_itself = "exitcode 0" in how  # see worker.tasks.leave, which has said why
+            if not supervisor.child_died(how) and not by_itself:
+                log.warning(how)
 
     def stop(**_: Any) -> None:
         supervisor.stopping.set()
 
+    logging.getLogger("celery.worker.request").addFilter(_is_worth_saying)
     signals.setup_logging.connect(keep_our_logging, weak=False)
     signals.task_failure.connect(lost, weak=False)
     signals.worker_shutting_down.connect(stop, weak=False)
     signals.worker_process_init.connect(tasks.after_fork, weak=False)
+
+
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    """Celery tells of a child's death with a traceback of its own insides, where we have said it in a line, and of every bell that expired
+    while nobody could hear it, as it is meant to."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return (kind is None or kind.__name__ != "WorkerLostError") and not str(record.msg).startswith("Discarding revoked task")
 
 
 @contextlib.contextmanager

@@ -29,7 +29,8 @@ class Round:
     """Pictures to make, with the (conditional, unconditional) embeds of each.
 
     `batch_size` is how many are made at once at most; it falls for good when memory runs out. `names` are control files as the job
-    names them, `about` what all records share, `networks` the adapters that act, each with its weight.
+    names them, `about` what all records share, `networks` the adapters that act, each with its weight. `prompts` says which of the job's
+    prompts they are, where some are left out.
     """
 
     configs: list[GenerateImageConfig]
@@ -38,6 +39,10 @@ class Round:
     names: Mapping[Path, str] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
     networks: list[tuple[AdapterNetwork, float]] = field(default_factory=list)
+    prompts: Sequence[int] = ()
+
+    def prompt(self, place: int) -> int:
+        return self.prompts[place] if self.prompts else place
 
     def __len__(self) -> int:
         return len(self.configs)

@@ -9,10 +9,12 @@ import contextlib
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
@@ -30,6 +32,7 @@ DTYPES = {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
+_reading = ContextVar("reading", default=False)
 LOAD_IN_THREADS = "HF_DEACTIVATE_ASYNC_LOAD"  # transformers' switch: blank tensors are for one thread at a time
 Op = Callable[..., Any]
 
@@ -67,9 +70,19 @@ def blank_module(module: nn.Module, mode: FakeTensorMode) -> None:
 
 
 @contextlib.contextmanager
+def with_numbers() -> Iterator[None]:
+    """Inside, also within `blank_weights`, files give what they hold."""
+    token = _reading.set(True)
+    try:
+        yield
+    finally:
+        _reading.reset(token)
+
+
+@contextlib.contextmanager
 def blank_weights(mode: FakeTensorMode) -> Iterator[None]:
-    """Inside, safetensors files give blank tensors, and modules can move them. Whoever imported safetensors' functions by name is served
-    too; files are opened for their headers only."""
+    """Inside, safetensors files give blank tensors, modules can move them, and numpy gets zeros of them. Whoever imported safetensors'
+    functions by name is served too; files are opened for their headers only, and for single numbers, on which code hangs (alpha)."""
     real_open, real_load, real_apply = safetensors.safe_open, safetensors.torch.load_file, nn.Module._apply
 
     class Opened:
@@ -90,6 +103,8 @@ def blank_weights(mode: FakeTensorMode) -> Iterator[None]:
 
         def get_tensor(self, name: str) -> torch.Tensor:
             about = self._file.get_slice(name)
+            if _reading.get() or not about.get_shape():
+                return cast(torch.Tensor, self._file.get_tensor(name))
             with mode:
                 return torch.empty(about.get_shape(), dtype=DTYPES[about.get_dtype()])
 
@@ -118,6 +133,7 @@ def blank_weights(mode: FakeTensorMode) -> Iterator[None]:
                 undo.append((names, name, value))
                 names[name] = swapped[id(value)]
     nn.Module._apply = _apply  # type: ignore[method-assign]
+    FakeTensor.numpy = _zeros  # type: ignore[method-assign, assignment]
     threads = os.environ.get(LOAD_IN_THREADS)
     os.environ[LOAD_IN_THREADS] = "1"
     try:
@@ -126,6 +142,7 @@ def blank_weights(mode: FakeTensorMode) -> Iterator[None]:
         os.environ.pop(LOAD_IN_THREADS)
         os.environ.update({LOAD_IN_THREADS: threads} if threads is not None else {})
         nn.Module._apply = real_apply  # type: ignore[method-assign]
+        del FakeTensor.numpy
         for names, name, value in undo:
             names[name] = value
 
@@ -144,6 +161,11 @@ def _apply(self: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recu
     return self
 
 
+def _zeros(self: torch.Tensor, **_: Any) -> Any:
+    """What leaves torch, as a finished picture does."""
+    return np.zeros(tuple(self.shape), torch.empty(0, dtype=self.dtype).numpy().dtype)
+
+
 def _tensors_of(part: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
     """A module's own weights and buffers, to be replaced."""
     return part._parameters, part._buffers
@@ -160,6 +182,12 @@ def num_bytes(tensors: Any) -> int:
     return sum(seen.values())
 
 
+def _places(index: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+    """Of a mask with numbers (of tokens, say) where it is true: with a mask nobody knows what shape a blank tensor would take."""
+    real_mask = index is not None and index.dtype == torch.bool and not isinstance(index, FakeTensor)
+    return index.nonzero(as_tuple=True) if index is not None and real_mask else [index]
+
+
 class Tracker(TorchDispatchMode):
     """Inside, `now` is what lives of the storages that operations made, and `peak` its highest value; both in bytes."""
 
@@ -172,6 +200,8 @@ class Tracker(TorchDispatchMode):
         if (inner := INSIDE.get(func)) is not None:
             with self:  # what it makes on the way counts
                 return inner(*args, **(kwargs or {}))
+        if func is torch.ops.aten.index.Tensor:
+            args = args[0], [place for index in args[1] for place in _places(index)]
         for older in tree_iter((args, kwargs)):
             self._see(older, counts=False)
         made = func(*args, **(kwargs or {}))

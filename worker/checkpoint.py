@@ -9,8 +9,9 @@ Random numbers need no state here: every one comes from a seed made of (job seed
 """
 
 import json
+import re
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from models.data.look import sha256_of
@@ -19,6 +20,7 @@ from worker.state import TrainState
 
 STATE, MANIFEST = "state.safetensors", "bundle.json"
 PART = ".part"  # the end of a name under which a bundle is being written
+NAMES = re.compile(rf"(step|recovery)_\d+|\.(step|recovery)_\d+{re.escape(PART)}")
 NUMBERS = "numbers"  # the header entry of the state's file with what is no tensor, as JSON
 
 
@@ -95,16 +97,15 @@ def is_kept(bundle: Path) -> bool:
     return bundle.name.startswith("step_")
 
 
+def is_named_so(path: Path) -> bool:
+    """Whether this is the name of a bundle, or of one that is being written."""
+    return NAMES.fullmatch(path.name) is not None
+
+
 def step_of(bundle: Path) -> int:
     return int(bundle.name.rpartition("_")[2])
 
 
-def remove(bundles: Sequence[Path]) -> None:
+def remove(bundles: Iterable[Path]) -> None:
     for bundle in bundles:
         shutil.rmtree(bundle, ignore_errors=True)
-
-
-def remove_torn(folders: Collection[Path]) -> None:
-    """Remove what runs that were killed amid a save left in these folders."""
-    for folder in folders:
-        remove(list(folder.glob(f".*{PART}")))

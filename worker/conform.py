@@ -15,6 +15,7 @@ from models import catalog
 from models.base import BaseModel
 from models.conform import Broken, Subject, check, subject_for
 from models.errors import UserError
+from models.spec import Encoded
 from worker import extensions
 from worker.data.cache import key_of
 from worker.data.fingerprint import space
@@ -32,7 +33,8 @@ def space_versions_key_the_caches(s: Subject) -> str:
         }
     )
     again = s.build()
-    for kind, name in (("text", "text_embedding_space_version"), ("latents", "latent_space_version")):
+    kinds: tuple[tuple[Encoded, str], ...] = (("text", "text_embedding_space_version"), ("latents", "latent_space_version"))
+    for kind, name in kinds:
         key = key_of(space(s.model, spec, kind))
         if not getattr(s.model, name):
             raise Broken(f"{name} is {getattr(s.model, name)!r}; it must be a text, which changes whenever the numbers do")

@@ -4,14 +4,14 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, get_args
 
 from models import catalog, toolkit
 from models.arch import Arch, Capability
-from models.errors import UserError
+from models.errors import Problem, SpecError, UserError
 from models.extensions import Extension, FreeOptions, card_as_json
 from models.spec import KINDS
 from worker.packages import LIST_NAME, Package, digest, entries
@@ -47,15 +47,25 @@ def one_card(package: Package, module: str, class_name: str) -> Arch:
 
 
 def found(package: Package, card: Arch) -> Extension:
-    """Everything about a healthy architecture. Raises SpecError if a preset of its card is no valid job."""
+    """Everything about a healthy architecture. Raises UserError if its card's defaults or presets are no good."""
+    if faults := catalog.default_faults(card):
+        raise UserError(f"its defaults are not right: {_listed(faults)}")
     extension = Extension(card.name, str(package.path), digest(package.path), card, schemas_of(card))
     before = catalog.extensions().values()
     catalog.register([*before, extension])
     try:
-        catalog.presets(card.name)
+        for preset in card.presets:
+            try:
+                catalog.parse_job(preset.spec)
+            except SpecError as error:
+                raise UserError(f"its preset '{preset.name}' is not right: {_listed(error.problems)}") from None
     finally:
         catalog.register(before)
     return extension
+
+
+def _listed(faults: Iterable[Problem]) -> str:
+    return "; ".join(f"{fault.pointer}: {fault.message}" for fault in faults)
 
 
 def schemas_of(card: Arch) -> dict[str, Any]:
@@ -91,11 +101,13 @@ def card_of(cls: Any) -> Arch:
         "edit": ("has_multiple_control_images", "encode_control_in_text_embeddings", "use_raw_control_images"),
         "multistage": ("is_multistage",),
         "multi_reference": ("has_multiple_control_images",),
+        "old_lokr_names": ("use_old_lokr_format",),
     }
     words = {"edit": "control_tensor", "multi_reference": "control_tensor_list", "video": "num_frames", "vae": "vae_path"}
     words |= {"training_adapter": "assistant_lora_path"}
     able = {key for key, names in flags.items() if any(getattr(model, flag, False) for flag in names)}
     able |= {key for key, word in words.items() if word in reads}
+    able |= {"schedule"} if _may_have_a_schedule(cls, reads) else set()
     audio = bool(getattr(model, "is_audio_model", False))
     multiple = _multiple(cls, model)
     side = max(PREVIEW_PIXELS // multiple * multiple, multiple)
@@ -143,6 +155,17 @@ def _tried(cls: Any, name: str) -> Any:
         return cls("cpu", ModelConfig(name_or_path="", arch=name), "fp32")
     except Exception:
         return cls
+
+
+def _may_have_a_schedule(cls: Any, reads: set[str]) -> bool:
+    """False only where there is certainly none: a scheduler may also come with the weights."""
+    from models.flow import has_shift
+
+    try:
+        scheduler = cls.get_train_scheduler()
+    except Exception:
+        return True
+    return has_shift(scheduler) or (scheduler is None and "noise_scheduler" in reads)
 
 
 def _multiple(cls: Any, model: Any) -> int:

@@ -8,18 +8,21 @@ from pathlib import Path
 
 import torch
 
-from models import catalog, memory
+from models import catalog, memory, quantized
 from models.base import BaseModel
 from models.data.datasets import Folders
+from models.quantize import QUANTIZED
 from models.spec import JobSpec, SampleSpec, TrainSpec
 from server.store.files import stamp
+from server.store.settings import settings
 from worker.seeds import seed_for
 
 
 @dataclass(frozen=True)
 class Places:
     """The paths that a job names, found and allowed. What is not a file (`random`, a hub's name) stays as it was. What a run that goes on
-    may not need any more is found when it is called for, which raises UserError if it is not there."""
+    may not need any more is found when it is called for, which raises UserError if it is not there. `controls` are by the path as given;
+    of a training job's, those that are there."""
 
     model: Path | str
     text_encoder: Path | str | None = None
@@ -86,8 +89,12 @@ def load_model(spec: JobSpec, places: Places, device: str) -> BaseModel:
     config = spec.model.model_copy(update={key: place and str(place) for key, place in found.items()})
     model = cls(device, cls.configure(config), dtype=spec.model.dtype, noise_scheduler=cls.get_train_scheduler())
     model.cache_folder = places.cache
+    extension = catalog.extensions().get(spec.model.arch)
+    model.source = quantized.source_of(config.model_dump(mode="json"), extension.digest if extension else "")
     model.load_model()
     memory.settle(model, parked=memory.is_low(model) and not trains_all_weights(spec))
+    if places.cache is not None:
+        quantized.prune(places.cache / QUANTIZED, settings().quantized_cache_gb * 1e9)
     backend = getattr(spec.model.model_kwargs, "attention_backend", None) or spec.model.attention_backend
     if backend != "native":
         model.set_attention_backend(backend)

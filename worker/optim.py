@@ -21,13 +21,15 @@ TORCH: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "rmsprop": torch.optim.RMSprop,
     "sgd": torch.optim.SGD,
 }
-ADAMW_EPS = 1e-6  # as in ai-toolkit; the other optimizers keep their own
+EPS = 1e-6  # of AdamW, and as in ai-toolkit of these others; else they keep their own
+EPS_TOO = ("adam", "prodigy")
 LATER = {"adafactor": ("transformers.optimization", "Adafactor"), "prodigy": ("prodigyopt", "Prodigy")}
 
 
 def make_optimizer(params: Iterable[torch.nn.Parameter], train: TrainSettings) -> torch.optim.Optimizer:
     """The optimizer that the job names, with its options; what is not given is the optimizer's own default, but for the epsilon of
-    adamw and adamw8bit (1e-6). Adafactor steps by the job's rate unless `relative_step` makes it choose its own.
+    adamw and adamw8bit (1e-6), with `as_in_ai_toolkit` also of adam and prodigy. Adafactor steps by the job's rate unless
+    `relative_step` makes it choose its own.
 
     Raises UserError when a package is missing, is not trusted, or does not take the arguments.
     """
@@ -55,8 +57,8 @@ def options_of(train: TrainSettings) -> dict[str, Any]:
     """`optimizer_params` as the optimizers name them. What this one does not take can only be an arch's default for another."""
     takes = optimizer_options(train.optimizer)
     given = {key: value for key, value in train.optimizer_params if value is not None and key in takes}
-    if train.optimizer.startswith("adamw"):
-        given.setdefault("eps", ADAMW_EPS)
+    if train.optimizer.startswith("adamw") or (train.as_in_ai_toolkit and train.optimizer in EPS_TOO):
+        given.setdefault("eps", EPS)
     if train.optimizer != "adafactor" and ("beta1" in given or "beta2" in given):
         given["betas"] = (given.pop("beta1", 0.9), given.pop("beta2", 0.999))
     return given

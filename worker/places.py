@@ -26,7 +26,7 @@ def find_places(spec: JobSpec) -> Places:
             if isinstance(spec, TrainSpec) and spec.network and spec.network.pretrained_lora_path
             else None,
             cache=settings().home / "cache",
-            controls={given: files.data_file(given) for given in control_paths(spec)},
+            controls=_controls(spec),
             datasets=[dataset_folders(dataset) for _, dataset in every_dataset(spec)] if isinstance(spec, TrainSpec) else [],
             adapters=[Path(files.weights_path(a.path)) for a in spec.adapters] if isinstance(spec, SampleSpec) else [],
             checkpoints=[partial(_weights, given) for given in spec.matrix.checkpoints]
@@ -35,6 +35,18 @@ def find_places(spec: JobSpec) -> Places:
         )
     except files.PathRefused as error:
         raise UserError(str(error), code="path_refused") from None
+
+
+def _controls(spec: JobSpec) -> dict[str, Path]:
+    """The control files that are there. A training job goes on without the previews of the others. Raises PathRefused."""
+    found = {}
+    for given in control_paths(spec):
+        try:
+            found[given] = files.data_file(given)
+        except files.PathRefused:
+            if not isinstance(spec, TrainSpec):
+                raise
+    return found
 
 
 def _weights(given: str) -> Path:

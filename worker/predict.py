@@ -1,15 +1,16 @@
-"""How much memory a training job will need, found by running its own code on tensors without numbers.
+"""How much memory a job will need, found by running its own code on tensors without numbers.
 
 Measured that way: the model as load_model leaves it (quantized, offloaded), the text encoder and the VAE at work on the job's longest
-caption and largest picture, two optimizer steps of the loop on the largest batch, and the making of a preview. Every operation's outputs
-count for as long as they live. Modelled: an optimizer whose step looks at numbers (it is run on zeros, one tensor of each trained
-shape), and what the caches keep in memory. Not seen: what a kernel takes inside one operation, the CUDA context (about half a gigabyte),
-fragmentation, and the program itself.
+caption and largest picture, two optimizer steps of the loop on the largest batch, and the making of pictures (worker.making). Every
+operation's outputs count for as long as they live. Modelled: an optimizer whose step looks at numbers (it is run on zeros, one tensor of
+each trained shape), and what the caches keep in memory. Not seen: what a kernel takes inside one operation, the CUDA context (about half
+a gigabyte), fragmentation, an adapter's file while it is read, and the program itself.
 
 The code runs as on a CPU; for a GPU what waits outside it (a resting VAE, a parked denoiser) is not counted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,27 +21,33 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from models import catalog, memory
 from models.base import BaseModel, Embeds
-from models.batch import Batch
+from models.batch import Batch, GenerateImageConfig
+from models.errors import UserError
+from models.offload import is_offloaded
 from models.prompt_embeds import concat_prompt_embeds
 from models.quantize import text_encoders
-from models.spec import TrainSpec
-from worker.blank import Tracker, blank_module, blank_weights, new_mode, num_bytes
+from models.spec import JobSpec, SampleSpec, TrainSpec
+from worker import preview
+from worker.blank import Tracker, blank_module, blank_weights, new_mode, num_bytes, with_numbers
 from worker.data.batches import TrainBatch
 from worker.load import Places, load_model, trains_all_weights
+from worker.making import taken
 from worker.optim import make_optimizer
 from worker.report import Reporter
+from worker.sample import adapter
 from worker.state import TrainState
 from worker.steps import TrainStep
 from worker.train import make_state, steps
 
+PARTS = ("weights", "adapters", "gradients", "optimizer", "ema", "activations", "caches")
 STEPS = 2  # the first makes the optimizer's state, the second is like all others
-GUIDED = 2  # a guided preview predicts with and without its prompt at once
 
 
 @dataclass(frozen=True)
 class Data:
     """What of the datasets decides about memory: the largest picture (width, height in pixels, frames, control images), the longest
-    caption, how many of each there are to cache, and whether latents are kept in memory."""
+    caption, how many of each there are to cache, and whether latents are kept in memory. `batch` is the largest that a step has: width,
+    height, frames and how many; None: as many of the largest picture as the job's batch_size."""
 
     size: tuple[int, int]
     caption: str
@@ -49,6 +56,7 @@ class Data:
     num_pictures: int = 0
     num_captions: int = 0
     in_memory: bool = False
+    batch: tuple[int, int, int, int] | None = None
 
 
 @dataclass
@@ -64,35 +72,122 @@ class Prediction:
     notes: list[str] = field(default_factory=list)
 
 
-def predict(spec: TrainSpec, places: Places, data: Data, device: str = "cpu") -> Prediction:
-    """Raises what the model's code raises where it cannot run without numbers, and UserError as load_model does."""
+def predict(spec: JobSpec, places: Places, data: Data | None = None, device: str = "cpu") -> Prediction:
+    """`data` is a training job's. Raises what the model's code raises where it cannot run without numbers, and UserError as load_model
+    does, or for an adapter that does not fit."""
+    if places.model == "random":  # built blank, unless its code needs a number that it made
+        with suppress(Exception):
+            return _predict(spec, places, data, device, built_blank=True)
+    return _predict(spec, places, data, device, built_blank=False)
+
+
+def _predict(spec: JobSpec, places: Places, data: Data | None, device: str, built_blank: bool) -> Prediction:
     mode = new_mode()
+    on_cpu = torch.device(device).type == "cpu"
     with blank_weights(mode):
-        model = load_model(spec, Places(**{**vars(places), "cache": None}), "cpu")
-        forecast = _Forecast(model, spec, data, mode, on_cpu=torch.device(device).type == "cpu")
-        return forecast.made()
-
-
-class _Forecast:
-    def __init__(self, model: BaseModel, spec: TrainSpec, data: Data, mode: FakeTensorMode, on_cpu: bool) -> None:
-        self.model, self.spec, self.data, self.mode, self.on_cpu = model, spec, data, mode, on_cpu
-        self.previews = bool(spec.sample.samples) and not spec.train.disable_sampling
-        self.notes: list[str] = []
-        for part in self._modules():
+        with mode if built_blank else nullcontext():
+            model = load_model(spec, Places(**{**vars(places), "cache": None}), "cpu")
+        for part in _modules(model):
             blank_module(part, mode)
+        if isinstance(spec, SampleSpec):
+            return _sampling(model, spec, places, mode, on_cpu)
+        assert isinstance(spec, TrainSpec) and data is not None
+        samples = [] if spec.train.disable_sampling else spec.sample.samples
+        previews = preview.configs(spec.sample, samples, places.controls, spec.trigger_word or "")
+        return _Training(model, spec, data, previews, mode, on_cpu).made()
+
+
+def _sampling(model: BaseModel, spec: SampleSpec, places: Places, mode: FakeTensorMode, on_cpu: bool) -> Prediction:
+    """A sampling job: all is encoded, then all is made. The embeds wait on the CPU."""
+    everything = num_bytes(_modules(model))
+    parked = 0 if on_cpu else _parked(model, [model.get_model_to_train()])
+    left = 0 if on_cpu else _parked(model, text_encoders(model))
+    with ExitStack() as attached:
+        adapters, notes = _attach(model, places, mode, attached)
+        found = taken(model, preview.configs(spec.sample, spec.samples, places.controls), spec.sample.batch_size, _Deaf())
+    shared = {"adapters": adapters, "caches": found.held if on_cpu else 0}
+    by_phase = {
+        "encoding": {"weights": everything - parked, **shared, "activations": found.encoding},
+        "sampling": {"weights": everything - left, **shared, "activations": found.making},
+    }
+    return _worst(by_phase, 0, {}, notes + found.notes)
+
+
+def _attach(model: BaseModel, places: Places, mode: FakeTensorMode, attached: ExitStack) -> tuple[int, list[str]]:
+    """Put the job's adapters on, and of the checkpoints that it compares the largest; the answer is what they take, and notes. A
+    checkpoint that cannot be used costs its own cells and no others."""
+    networks, found, notes = [], [], []
+
+    def put_on(path: Path) -> None:
+        with with_numbers():  # architectures look at them, and the files are small
+            networks.append(attached.enter_context(adapter(model, path)))
+        blank_module(networks[-1], mode)
+
+    for path in places.adapters:
+        put_on(path)
+    for find in places.checkpoints:
+        try:
+            found.append(find())
+        except UserError as error:
+            notes.append(error.message)
+    for path in sorted(found, key=lambda path: path.stat().st_size, reverse=True):
+        try:
+            put_on(path)
+            break
+        except UserError as error:
+            notes.append(f"{path.name}: {error.message}")
+    return num_bytes(networks), notes
+
+
+def _worst(by_phase: dict[str, dict[str, int]], trained_parameters: int, disk: dict[str, int], notes: list[str]) -> Prediction:
+    totals = {phase: sum(parts.values()) for phase, parts in by_phase.items()}
+    phase = max(totals, key=lambda name: totals[name])
+    parts = {name: by_phase[phase].get(name, 0) for name in PARTS if any(name in each for each in by_phase.values())}
+    return Prediction(totals[phase], phase, parts, totals, trained_parameters, disk, notes)
+
+
+def _modules(model: BaseModel) -> list[nn.Module]:
+    """All that has weights of its own, the job's adapters aside."""
+    found = [model.get_model_to_train(), model.model, model.vae, *text_encoders(model)]
+    found += [model.assistant_lora, model.recovery_adapter]
+    return [part for part in found if isinstance(part, nn.Module)]
+
+
+def _parked(model: BaseModel, parts: Sequence[nn.Module]) -> int:
+    """What `low_vram` keeps outside a GPU while these parts rest. What is streamed stays where it is."""
+    return num_bytes([part for part in parts if not is_offloaded(part)]) if memory.is_low(model) else 0
+
+
+class _Training:
+    """A training job's phases: caching, training, and the making of previews."""
+
+    def __init__(
+        self,
+        model: BaseModel,
+        spec: TrainSpec,
+        data: Data,
+        previews: Sequence[GenerateImageConfig],
+        mode: FakeTensorMode,
+        on_cpu: bool,
+    ) -> None:
+        self.model, self.spec, self.data, self.previews = model, spec, data, previews
+        self.batch = data.batch or (*data.size, data.num_frames, spec.train.batch_size)
+        self.mode, self.on_cpu = mode, on_cpu
+        self.notes: list[str] = []
 
     def made(self) -> Prediction:
         model, spec = self.model, self.spec
-        everything = num_bytes(self._modules())
+        everything = num_bytes(_modules(model))
         latents, embeds, encoding = self._encode()
-        making = self._preview() if self.previews else 0
-        memory.encoded(model, spec, previews=self.previews)
+        making = taken(model, self.previews, 1, _Deaf())  # more at once are tried, and are no reason to refuse a job
+        self.notes += making.notes
+        memory.encoded(model, spec, previews=bool(self.previews))
         vae = num_bytes(model.vae) if isinstance(model.vae, nn.Module) else 0
         resting = vae if not (self.on_cpu or memory.steps_need_vae(spec)) else 0
-        parked = num_bytes(model.get_model_to_train()) if memory.is_low(model) and not self.on_cpu else 0
+        parked = 0 if self.on_cpu else _parked(model, [model.get_model_to_train()])
         parts = self._train(latents, embeds)
         parts["weights"] -= resting
-        parts["caches"] = self._cached() if self.on_cpu else 0
+        parts["caches"] = self._cached() + making.held if self.on_cpu else 0
         own = {name: parts[name] for name in ("adapters", "ema", "caches")}
         aside = parts["adapters"] if parts["ema"] else 0  # while averages are in their place
         weights = {
@@ -101,26 +196,30 @@ class _Forecast:
             "sampling": parts["weights"] + resting,
         }
         by_phase = {
-            "caching": {**own, "weights": weights["caching"], "activations": encoding},
+            "caching": {**own, "weights": weights["caching"], "activations": max(encoding, making.encoding)},
             "training": parts,
-            "sampling": {**own, "weights": weights["sampling"], "optimizer": parts["optimizer"], "activations": making + aside},
+            "sampling": {
+                **own,
+                "weights": weights["sampling"],
+                "optimizer": parts["optimizer"],
+                "activations": making.making + aside,
+            },
         }
         if not self.previews:
             del by_phase["sampling"]
-        totals = {phase: sum(each.values()) for phase, each in by_phase.items()}
-        phase = max(totals, key=lambda name: totals[name])
-        whole = {name: by_phase[phase].get(name, 0) for name in parts}
-        return Prediction(totals[phase], phase, whole, totals, self.trained, self._disk(parts), self.notes)
+        return _worst(by_phase, self.trained, self._disk(parts), self.notes)
 
     def _encode(self) -> tuple[torch.Tensor, Embeds, int]:
         """Latents of the largest batch and embeds of its captions, and what encoding takes beside the weights."""
         width, height = self.data.size
-        count = self.spec.train.batch_size
+        wide, high, frames, count = self.batch
         with torch.no_grad(), Tracker() as tracker:
             embeds = self.model.encode_prompt(self.data.caption, self._control(height, width))
             one = self.model.encode_images([self._pixels(height, width, self.data.num_frames)])
+        with torch.no_grad():
+            trained = self.model.encode_images([self._pixels(high, wide, frames)])
         self.latent_bytes, self.text_bytes = num_bytes([one]), num_bytes(list(vars(embeds).values()))
-        return self._blank(one, count), concat_prompt_embeds([embeds] * count, self.model.te_padding_side), tracker.peak
+        return self._blank(trained, count), concat_prompt_embeds([embeds] * count, self.model.te_padding_side), tracker.peak
 
     def _train(self, latents: torch.Tensor, embeds: Embeds) -> dict[str, int]:
         """The parts of a step's peak."""
@@ -132,7 +231,7 @@ class _Forecast:
         params = list(state.params.values())
         self.trained = sum(param.numel() for param in params)
         trained = num_bytes(params)
-        weights = num_bytes(self._modules()) - (trained if model.network is None else 0)
+        weights = num_bytes(_modules(model)) - (trained if model.network is None else 0)
         optimizer = _Optimizer(state, short)
         data = _Endless(self._batch(latents), embeds)
         with Tracker() as tracker:
@@ -150,34 +249,6 @@ class _Forecast:
             "activations": max(0, peak - held - trained),
         }
 
-    def _preview(self) -> int:
-        """What making one takes beside the weights: a prediction, then the decoding."""
-        shared, peak = self.spec.sample, 0
-        try:
-            with torch.no_grad():
-                latents = self._blank(self.model.encode_images([self._pixels(shared.height, shared.width, shared.num_frames)]), 1)
-                with Tracker() as tracker, memory.tiled_vae(self.model):
-                    self.model.decode_latents(latents)
-                peak = tracker.peak
-                count = GUIDED if shared.guidance_scale != 1 else 1
-                one = self.model.encode_prompt(self.data.caption, self._control(shared.height, shared.width))
-                both = concat_prompt_embeds([one] * count, self.model.te_padding_side)
-                batch = self._batch(latents, (shared.width, shared.height), shared.num_frames)
-                with Tracker() as tracker:
-                    noisy = self.model.condition_noisy_latents(latents, batch)
-                    self.model.predict_noise(noisy, text_embeddings=both, timestep=500.0, batch=batch)
-                peak = max(peak, tracker.peak)
-        except Exception as error:  # control images, say, which only a real preview has
-            self.notes.append(f"previews could not be predicted whole: {type(error).__name__}: {error}")
-        return peak
-
-    def _modules(self) -> list[nn.Module]:
-        """All that has weights of its own, the trained adapter aside."""
-        model = self.model
-        found = [model.get_model_to_train(), model.model, model.vae, *text_encoders(model)]
-        found += [model.assistant_lora, model.recovery_adapter]
-        return [part for part in found if isinstance(part, nn.Module)]
-
     def _pixels(self, height: int, width: int, frames: int) -> torch.Tensor:
         video = "video" in catalog.arch(self.spec.model.arch).capabilities
         return torch.zeros(*((frames,) if video else ()), 3, height, width)
@@ -187,21 +258,20 @@ class _Forecast:
         image = torch.zeros(1, 3, height, width)
         return [image] * max(1, self.data.num_controls) if self.model.has_multiple_control_images else image
 
-    def _batch(self, latents: torch.Tensor, size: tuple[int, int] | None = None, frames: int = 1) -> Batch:
+    def _batch(self, latents: torch.Tensor) -> Batch:
         """A batch like the job's largest, with the conditions that the architecture takes."""
-        width, height = size or self.data.size
-        count = latents.shape[0]
+        width, height, frames, count = self.batch
         able = catalog.arch(self.spec.model.arch).capabilities
         images = [torch.zeros(3, height, width)] * max(1, self.data.num_controls) if "edit" in able else []
         several = bool(images) and self.model.has_multiple_control_images
-        pixels = self._pixels(height, width, frames if size else self.data.num_frames)
+        pixels = self._pixels(height, width, frames)
         return Batch(
             latents,
             [self.data.caption] * count,
             tensor=torch.stack([pixels] * count) if {"video", "i2v"} & set(able) else None,
             control_tensor=torch.stack([images[0]] * count) if images and not several else None,
             control_tensor_list=[images] * count if several else None,
-            num_frames=self.data.num_frames,
+            num_frames=frames,
         )
 
     def _blank(self, tensor: torch.Tensor, count: int) -> torch.Tensor:

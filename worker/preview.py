@@ -11,6 +11,7 @@ from models import catalog
 from models.base import BaseModel, Embeds
 from models.batch import GenerateImageConfig, Made
 from models.data.captions import PLACEHOLDERS
+from models.data.look import look_at
 from models.data.pictures import open_picture
 from models.spec import CONTROLS, JobSpec, PreviewPrompt, SamplingDefaults, TrainSpec
 from worker import attempts
@@ -24,10 +25,29 @@ MOST_LETTERS = 60  # of a prompt in a message
 
 
 def prepare(model: BaseModel, spec: TrainSpec, controls: Mapping[str, Path], reporter: Reporter) -> Round:
-    """A training job's previews, everything encoded that the text encoder is needed for; an empty round if it makes none."""
+    """A training job's previews, everything encoded that the text encoder is needed for; an empty round if it makes none. Those are
+    left out, which is logged, whose control images cannot be used: no training ends for them."""
     samples = [] if spec.train.disable_sampling else spec.sample.samples
-    wanted = encode(model, configs(spec.sample, samples, controls, spec.trigger_word or ""), reporter)
-    return replace(wanted, **shared(spec, spec.sample, controls))
+    prompts = []
+    for index, sample in enumerate(samples):
+        reporter.check()
+        if why := _lacks(sample, controls):
+            reporter.log(f"the previews of prompt {index} are left out, since {why}", "WARNING")
+        else:
+            prompts.append(index)
+    every = configs(spec.sample, samples, controls, spec.trigger_word or "")
+    wanted = encode(model, [every[index] for index in prompts], reporter)
+    return replace(wanted, prompts=prompts, **shared(spec, spec.sample, controls))
+
+
+def _lacks(sample: PreviewPrompt, controls: Mapping[str, Path]) -> str | None:
+    """Why one of its control images cannot be used."""
+    for given in filter(None, (getattr(sample, key) for key in CONTROLS)):
+        if given not in controls:
+            return f"its control image {given} is missing"
+        if "problem" in (found := look_at(controls[given], "picture", decode=True)):
+            return f"its control image {given} cannot be used: {found['problem']}"
+    return None
 
 
 def is_due(step: int, spec: TrainSpec) -> bool:
@@ -47,12 +67,13 @@ def shared(spec: JobSpec, section: SamplingDefaults, controls: Mapping[str, Path
 def configs(
     shared: SamplingDefaults, samples: Sequence[PreviewPrompt], controls: Mapping[str, Path], trigger_word: str | None = None
 ) -> list[GenerateImageConfig]:
-    """One config per prompt; what a prompt leaves out comes from the section. `controls` maps control paths as given to files.
-    `trigger_word` stands in for [trigger] and [name], as in captions; nothing is put in front. None leaves them as they are."""
+    """One config per prompt; what a prompt leaves out comes from the section. `controls` maps control paths as given to files; one that
+    is not there is left out. `trigger_word` stands in for [trigger] and [name], as in captions; nothing is put in front. None leaves
+    them as they are."""
 
     def one(index: int, sample: PreviewPrompt) -> GenerateImageConfig:
         own = {key: value for key, value in sample.model_dump().items() if value is not None}
-        files: dict[str, Any] = {key: controls[own[key]] for key in CONTROLS if key in own}
+        files: dict[str, Any] = {key: controls[own[key]] for key in CONTROLS if own.get(key) in controls}
         return GenerateImageConfig(
             prompt=with_trigger(sample.prompt, trigger_word),
             negative_prompt=with_trigger(own.get("neg", shared.neg), trigger_word),
@@ -112,7 +133,7 @@ def render(
 ) -> dict[int, str]:
     """Make the pictures of this step, except those of the prompts in `skip`; each is told as soon as its file is complete, and a second
     one of the same prompt and step is a further preview. The answer is why others could not be made, which has been logged."""
-    todo = [index for index in range(len(wanted)) if index not in skip]
+    todo = [place for place in range(len(wanted)) if wanted.prompt(place) not in skip]
     if not todo:
         return {}
     reporter.phase("sampling", 0, len(todo))
@@ -138,7 +159,7 @@ def record(wanted: Round, index: int, **labels: Any) -> dict[str, Any]:
     config = wanted.configs[index]
     controls = {key: wanted.names.get(path, path.name) for key in CONTROLS if (path := getattr(config, key)) is not None}
     return {
-        "prompt_index": index,
+        "prompt_index": wanted.prompt(index),
         "prompt": config.prompt,
         "neg": config.negative_prompt,
         "seed": config.seed,
@@ -154,7 +175,7 @@ def record(wanted: Round, index: int, **labels: Any) -> dict[str, Any]:
 def described(wanted: Round, index: int) -> str:
     prompt = wanted.configs[index].prompt
     shown = prompt if len(prompt) <= MOST_LETTERS else prompt[: MOST_LETTERS - 1] + "…"
-    return f"prompt {index} ({shown!r})"
+    return f"prompt {wanted.prompt(index)} ({shown!r})"
 
 
 def keep(folder: Path, made: Made, record: dict[str, Any]) -> PreviewTold:

@@ -15,13 +15,15 @@ from typing import Any, Literal
 import torch
 
 from models.errors import UserError
+from models.spec.train import MOST_SKIPPED
+from worker import checkpoint
 
 log = logging.getLogger("safelight")
 
 FLUSH_SECONDS = 0.5
 SPEED_STEPS = 50  # the speed shown is the mean over this many steps
 
-Phase = Literal["loading", "caching", "training", "sampling", "saving"]
+Phase = Literal["reading", "loading", "caching", "training", "sampling", "saving"]
 Wish = Literal["cancel", "pause", "requeue", "lost"]
 Ask = Literal["sample", "checkpoint"]
 
@@ -39,22 +41,34 @@ class Asked(BaseException):
     """Inside `Reporter.heeding`: someone asked for this now, and what is being done goes on afterwards."""
 
 
-class NonFiniteLoss(UserError):
-    """The loss (or the gradient, which is the loss of the next step) became NaN or infinite at `step`."""
+class NonFinite(UserError):
+    """`what` became NaN or infinite; the run can go on from what it saved at `saved_step`, 0 being nothing."""
 
-    def __init__(self, step: int, loss: float, grad_norm: float) -> None:
-        what = f"gradient's norm became {grad_norm}" if math.isfinite(loss) else f"loss became {loss}"
+    def __init__(self, what: str, saved_step: int, also: str = "") -> None:
+        kept = f"the last good save is of step {saved_step}" if saved_step else "nothing was saved yet"
+        resumed = f"goes on from step {saved_step}" if saved_step else "begins anew"
         super().__init__(
-            f"the {what} at step {step}; training stopped and the last good save is kept",
+            f"{what}; training stopped; {kept}",
             code="non_finite_loss",
-            hint="Lower the learning rate, lengthen the warm-up, or train in fp32; resume goes on from the last good save.",
+            hint=f"Lower the learning rate, lengthen the warm-up, or train in fp32{also}; resume {resumed}.",
         )
-        self.step = step
+
+
+class NonFiniteLoss(NonFinite):
+    """The loss (or the gradient, which is the loss of the next step) became NaN or infinite at a step."""
+
+    def __init__(self, told: "StepTold", saved_step: int) -> None:
+        what, also = f"the {told.fault()} at step {told.step}", "; train.on_non_finite 'skip' passes over a single bad step"
+        if told.skipped:
+            what, also = f"{what}, the last of {told.skipped} in a row that were skipped", ""
+        super().__init__(what, saved_step, also)
+        self.step = told.step
 
 
 @dataclass(frozen=True)
 class StepTold:
-    """One optimizer step; losses and `grad_norm` stay on the device until they are read. `parts` are what the loss is made of."""
+    """One optimizer step; losses and `grad_norm` stay on the device until they are read. `parts` are what the loss is made of. `skipped`
+    counts the steps in a row up to this one that were passed over and changed nothing; 0 for one that was done."""
 
     step: int
     loss: torch.Tensor
@@ -62,11 +76,19 @@ class StepTold:
     lr: float
     seconds: float
     parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    skipped: int = 0
+
+    def fault(self) -> str | None:
+        """What is not finite, in words."""
+        loss, grad_norm = float(self.loss), float(self.grad_norm)
+        if math.isfinite(loss):
+            return None if math.isfinite(grad_norm) else f"gradient's norm became {grad_norm}"
+        return f"loss became {loss}"
 
     def read(self) -> dict[str, Any]:
         return {
             "step": self.step,
-            "loss": float(self.loss),
+            "loss": float(self.loss) if not self.skipped else math.nan,
             "lr": self.lr,
             "grad_norm": float(self.grad_norm),
             "step_seconds": self.seconds,
@@ -91,6 +113,7 @@ class Reporter:
     def __init__(self, workdir: Path, total_steps: int) -> None:
         self.workdir = workdir
         self.total_steps = total_steps
+        self.saved_step = 0  # of the newest save that this run has made or gone on from
         self._pending: list[StepTold] = []
         self._recent: list[float] = []
         self._flushed_at = time.monotonic()
@@ -143,23 +166,28 @@ class Reporter:
         log.log(getattr(logging, level), message)
 
     def step(self, told: StepTold) -> None:
-        """A step is done. Raises NonFiniteLoss when a loss or a gradient that is read now was not finite."""
+        """A step is done, or was skipped. Raises NonFiniteLoss when a loss or a gradient that is read now was not finite, unless its
+        step was skipped and is not the last of too many in a row."""
         self._pending.append(told)
-        if time.monotonic() - self._flushed_at >= FLUSH_SECONDS:
+        if told.skipped:
+            self.log(f"step {told.step} is skipped and changes nothing: its {told.fault()}", "WARNING")
+        if told.skipped >= MOST_SKIPPED or time.monotonic() - self._flushed_at >= FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
         """Tell all steps that wait. Called before anything is saved, so that what follows a bad loss is never kept."""
-        told, self._pending = [each.read() for each in self._pending], []
+        steps, self._pending = self._pending, []
+        told = [each.read() for each in steps]
         self._flushed_at = time.monotonic()
         if not told:
             return
         self._recent = (self._recent + [each["step_seconds"] for each in told])[-SPEED_STEPS:]
         speed = len(self._recent) / max(sum(self._recent), 1e-9)
         self._tell_steps(told, speed)
-        for each in told:
-            if not (math.isfinite(each["loss"]) and math.isfinite(each["grad_norm"])):
-                raise NonFiniteLoss(each["step"], each["loss"], each["grad_norm"])
+        for step, row in zip(steps, told, strict=True):
+            whole = math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"])
+            if step.skipped >= MOST_SKIPPED or not (step.skipped or whole):
+                raise NonFiniteLoss(step, self.saved_step)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Further numbers of a step that is done, by the name of their series."""
@@ -185,6 +213,11 @@ class Reporter:
         """The bundles that count, oldest first."""
         whole = [path.parent for path in self.workdir.glob("bundles/[!.]*/bundle.json")]
         return sorted(whole, key=lambda path: path.stat().st_mtime_ns)
+
+    def leftovers(self) -> list[Path]:
+        """What lies beside the bundles and is none: runs that were killed amid a save, or amid the removal of a bundle, left it."""
+        whole = set(self.bundles())
+        return [path for path in self.workdir.glob("bundles/*") if checkpoint.is_named_so(path) and path not in whole]
 
     def pinned(self) -> Collection[Path]:
         """The bundles that people want to keep."""

@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +12,45 @@ from server.store import broker, jobs
 from server.store.events import LeaseLost
 from server.store.files import attempt_folder, job_folder
 from server.store.tables import File, Job, Status
+from worker.joblog import JobLog
 from worker.report import Ask, Phase, PreviewTold, Reporter, Stop, Wish
 
 BEAT_SECONDS = 1.0
+DEAF_SECONDS = 2.0  # a run that loads and does not heed a wish for this long is ended: loading takes minutes and keeps nothing
 LOST_SECONDS = 30.0  # a run that does not stop this long after it lost its lease is killed: another one may be running
 
 log = logging.getLogger(__name__)
 
 
 class StoreReporter(Reporter):
-    """Use as a context manager: the heartbeat runs inside it."""
+    """Use as a context manager: the heartbeat runs inside it, and what our own code warns of is told too. `leave(job, wish)` says the last
+    word on a run that loads and does not hear what is wished of it, and ends the process; without it such a run is waited for."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, leave: Callable[[Job, Wish], None] | None = None) -> None:
         super().__init__(attempt_folder(job.id, job.attempt), job.total_steps)
         self.job = job
+        self._leave = leave
+        self._loads = True  # or looks at its data, as does all that comes before the first phase
+        self._gate = threading.Lock()  # while the heart says the last word, the loop says nothing more
         self._presses = {"sample": job.sample_asked, "checkpoint": job.checkpoint_asked}
         self._answered = {"sample": job.sample_answered, "checkpoint": job.checkpoint_answered}
+        self._warnings = JobLog(self.log)
         self._ended = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def __enter__(self) -> "StoreReporter":
         self._heart.start()
+        self._warnings.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._warnings.__exit__()
         self._ended.set()
         self._heart.join()
 
     def phase(self, phase: Phase, done: int | None = None, total: int | None = None) -> None:
+        with self._gate:
+            self._loads = phase in ("reading", "loading")
         columns: dict[str, Any] = {"phase": phase}
         if phase in ("training", "sampling") and self.job.status == Status.PREPARING:
             self.job.status = columns["status"] = Status.RUNNING
@@ -97,6 +108,17 @@ class StoreReporter(Reporter):
 
     def bundles(self) -> list[Path]:
         return [job_folder(row.job_id) / row.path for row in jobs.job_files(self.job.id, "bundle")]
+
+    def leftovers(self) -> list[Path]:
+        """What no row names in the bundle folders of this attempt and those before it, to which no row can come any more: that holds
+        also for a run that has lost its lease meanwhile, though such a one gets no answer. Raises Stop."""
+        self._tell()
+        folder = job_folder(self.job.id)
+        named = {row.path for row in jobs.job_files(self.job.id, *jobs.CHECKPOINT)}
+        named |= {path.rpartition("/")[0] for path in named}  # the bundle of a weights file
+        attempts = [path for path in folder.glob("attempts/*") if path.name.isdigit() and int(path.name) <= self.job.attempt]
+        found = [path for attempt in attempts for path in attempt.glob("bundles/*")]
+        return [path for path in found if str(path.relative_to(folder)) not in named]
 
     def pinned(self) -> set[Path]:
         return {job_folder(row.job_id) / row.path for row in jobs.job_files(self.job.id, "bundle") if row.pinned}
@@ -162,17 +184,31 @@ class StoreReporter(Reporter):
         return {"job_id": self.job.id, "attempt": self.job.attempt, "path": str(path.relative_to(job_folder(self.job.id)))}
 
     def _beat(self) -> None:
-        lost_at: float | None = None
+        wish, since = self._wish, 0.0
         while not self._ended.wait(BEAT_SECONDS):
             try:
-                wishes = jobs.beat(self.job.id, self.job.attempt)
-                self._wish = wishes.wish or self._wish  # type: ignore[assignment]
-                self._presses = wishes.asked  # type: ignore[assignment]
-            except LeaseLost:
-                self._wish = "lost"
-                lost_at = lost_at or time.monotonic()
-                if time.monotonic() - lost_at > LOST_SECONDS:
-                    log.error("job %s was lost %s s ago and does not stop; this process ends", self.job.id, LOST_SECONDS)
-                    os._exit(1)
+                self._listen()
+                if wish != self._wish:
+                    wish, since = self._wish, time.monotonic()
+                if wish:
+                    self._insist(wish, time.monotonic() - since)
             except Exception:
                 log.exception("a heartbeat of job %s failed", self.job.id)
+
+    def _listen(self) -> None:
+        """One beat: renew the lease, and take over what is wished and asked."""
+        try:
+            wishes = jobs.beat(self.job.id, self.job.attempt)
+            self._wish = wishes.wish or self._wish  # type: ignore[assignment]
+            self._presses = wishes.asked  # type: ignore[assignment]
+        except LeaseLost:
+            self._wish = "lost"
+
+    def _insist(self, wish: Wish, seconds: float) -> None:
+        """This has been wished for so long, and the run goes on."""
+        with self._gate:
+            if self._leave and self._loads and seconds >= DEAF_SECONDS:
+                self._leave(self.job, wish)
+        if wish == "lost" and seconds > LOST_SECONDS:
+            log.error("job %s was lost %s s ago and does not stop; this process ends", self.job.id, LOST_SECONDS)
+            os._exit(1)

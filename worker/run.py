@@ -15,7 +15,7 @@ from models.data.datasets import Survey
 from models.errors import UserError
 from models.spec import JobSpec, SampleSpec, TrainSpec
 from models.weights import replacing
-from worker import plan
+from worker import checkpoint, plan
 from worker.data.survey import survey
 from worker.load import Places, Slot
 from worker.report import Reporter
@@ -26,6 +26,7 @@ from worker.train import train
 def run(spec: JobSpec, places: Places, reporter: Reporter, device: str, slot: Slot | None = None) -> None:
     """Do the job to its end. Raises worker.report.Stop when asked to stop, UserError for what the user can mend."""
     slot = slot or Slot()
+    checkpoint.remove(reporter.leftovers())  # first of all: they may be what fills the disk
     reporter.workdir.mkdir(parents=True, exist_ok=True)
     config = reporter.workdir / "job.json"
     with replacing(config) as part:
@@ -34,9 +35,11 @@ def run(spec: JobSpec, places: Places, reporter: Reporter, device: str, slot: Sl
     surveys = survey(spec, places.datasets, places.cache, reporter) if isinstance(spec, TrainSpec) else []
     reporter.check()
     reporter.phase("loading")
-    plan.check(spec, places, device, surveys)
+    fitting = plan.check(spec, places, device, surveys)
+    if fitting is not spec:
+        reporter.log(f"memory suffices for sample.batch_size {fitting.sample.batch_size} only", "WARNING")  # type: ignore[attr-defined]
     with memory.explaining(budget.general_advice(spec)):
-        _work(spec, places, surveys, reporter, device, slot)
+        _work(fitting, places, surveys, reporter, device, slot)
 
 
 def _work(spec: JobSpec, places: Places, surveys: list[Survey], reporter: Reporter, device: str, slot: Slot) -> None:

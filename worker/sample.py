@@ -1,10 +1,11 @@
 """Sampling jobs: a model, adapters on it, pictures out. A picture is a step, so an interrupted job goes on where it was.
 
-With a matrix every prompt is made for each checkpoint at each weight. A picture's number, its cell, counts prompts fastest, then
-weights, then checkpoints: each checkpoint is read once, and the model itself never again.
+With a matrix every prompt is made for each checkpoint at each weight. Cells count prompts fastest, then weights, then checkpoints: each
+checkpoint is read once, and the model itself never again.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from worker import attempts, preview
 from worker.attempts import Fault, Round
 from worker.report import PreviewTold, Reporter
 
-MOST_LISTED = 5  # failed pictures in an error
+MOST_LISTED = 5  # causes in an error, and numbers of one
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,12 @@ class Row:
     weight: float = 1.0
 
     def labels(self, index: int) -> dict[str, Any]:
-        cell = self.first + index
         matrix = {} if self.checkpoint is None else {"checkpoint": self.checkpoint, "weight": self.weight}
-        return {"step": cell + 1, "cell": cell, "prompt_index": index, **matrix}
+        return {"prompt_index": index, **matrix}
 
 
 def place(record: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What tells a picture from the job's others, also when the matrix has grown since and cells have other numbers."""
+    """What tells a picture from the job's others, also when the matrix has grown since and cells are others by number."""
     return record.get("checkpoint"), record.get("weight"), record["prompt_index"]
 
 
@@ -53,7 +53,7 @@ def sample(
 ) -> None:
     """Make the pictures that are not made yet; afterwards the model is as it was. Raises UserError for an adapter that does not fit, and
     at the end if pictures could not be made: the others are kept."""
-    known = {place(record) for record in reporter.made()}
+    known = {place(record): record["step"] for record in reporter.made()}
     done = {
         row.first + index
         for _, rows in blocks(spec, checkpoints)
@@ -61,6 +61,7 @@ def sample(
         for index in range(len(spec.samples))
         if place(row.labels(index)) in known
     }
+    numbers = free_numbers([cell for cell in range(num_pictures(spec)) if cell not in done], set(known.values()))
     failed: dict[int, str] = {}
     with ExitStack() as attached:
         always = [
@@ -76,7 +77,7 @@ def sample(
             if cells <= done:
                 continue
             with ExitStack() as for_now:
-                own: Any = [] if find is None else attempts.attempt(lambda: for_now.enter_context(adapter(model, find())))  # noqa: B023
+                own = None if find is None else _put_on(model, str(rows[0].checkpoint), find, for_now)
                 if isinstance(own, Fault):
                     reporter.log(
                         f"checkpoint {rows[0].checkpoint} cannot be used: {own.text.rstrip('.')}. The job goes on without it.",
@@ -85,13 +86,11 @@ def sample(
                     failed |= dict.fromkeys(cells - done, own.text)
                     continue
                 for row in rows:
-                    wanted.networks = [*always, *([] if isinstance(own, list) else [(own, row.weight)])]
-                    failed |= _make_row(model, spec, wanted, row, done, reporter)
+                    wanted.networks = [*always, *([(own, row.weight)] if own else [])]
+                    failed |= _make_row(model, spec, wanted, row, done, numbers, reporter)
     if failed:
-        listed = [f"number {cell + 1}: {failed[cell]}" for cell in sorted(failed)[:MOST_LISTED]]
-        more = [f"and {len(failed) - MOST_LISTED} more"] if len(failed) > MOST_LISTED else []
         raise UserError(
-            f"{len(failed)} of {num_pictures(spec)} pictures could not be made: {'; '.join(listed + more)}",
+            f"{len(failed)} of {num_pictures(spec)} pictures could not be made: {by_cause(failed)}",
             code="pictures_failed",
             hint="The other pictures are kept; resume tries these again.",
         )
@@ -100,6 +99,35 @@ def sample(
 def num_pictures(spec: SampleSpec) -> int:
     """Of every prompt one, or one for each checkpoint at each weight."""
     return len(spec.samples) * (len(spec.matrix.checkpoints) * len(spec.matrix.weights) if spec.matrix else 1)
+
+
+def free_numbers(cells: Sequence[int], taken: Collection[int]) -> dict[int, int]:
+    """For each cell the number (`step`) that its picture gets: the cell's, counted from 1, or else the next that is free. Two pictures of a
+    job never share one, since their files are named by it."""
+    after = itertools.count(max([0, *(cell + 1 for cell in cells), *taken]) + 1)
+    return {cell: cell + 1 if cell + 1 not in taken else next(after) for cell in cells}
+
+
+def by_cause(failed: Mapping[int, str]) -> str:
+    """`number 2: out of luck; numbers 4 to 6, 9: no such file`: each cause once, with its cells counted from 1."""
+    cells: dict[str, list[int]] = {}
+    for cell in sorted(failed):
+        cells.setdefault(failed[cell], []).append(cell + 1)
+    said = [f"number{'s' if len(numbers) > 1 else ''} {_few(_runs(numbers), ', ')}: {why}" for why, numbers in cells.items()]
+    return _few(said, "; ")
+
+
+def _runs(numbers: Sequence[int]) -> list[str]:
+    """Of ascending numbers, `4 to 6` for those that follow each other."""
+    ends = [place for place, number in enumerate(numbers) if number + 1 not in numbers[place + 1 : place + 2]]
+    starts = [0, *(end + 1 for end in ends)]
+    pairs = [(numbers[start], numbers[end]) for start, end in zip(starts, ends, strict=False)]
+    return [str(first) if first == last else f"{first} to {last}" for first, last in pairs]
+
+
+def _few(said: Sequence[str], between: str) -> str:
+    more = [f"and {len(said) - MOST_LISTED} more"] if len(said) > MOST_LISTED else []
+    return between.join([*said[:MOST_LISTED], *more])
 
 
 def blocks(spec: SampleSpec, checkpoints: Sequence[Callable[[], Path]]) -> Iterator[tuple[Callable[[], Path] | None, list[Row]]]:
@@ -140,14 +168,28 @@ def recipe(spec: SampleSpec, row: Row, index: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _make_row(model: BaseModel, spec: SampleSpec, wanted: Round, row: Row, done: set[int], reporter: Reporter) -> dict[int, str]:
-    """Make the row's pictures that are not in `done`, which grows by them; the answer is why others could not be made, by cell."""
+def _put_on(model: BaseModel, given: str, find: Callable[[], Path], for_now: ExitStack) -> AdapterNetwork | Fault:
+    """A checkpoint's adapter, on the model until `for_now` ends. Why it cannot be used is told under the name that the job gives it."""
+    path = attempts.attempt(find)
+    own = path if isinstance(path, Fault) else attempts.attempt(lambda: for_now.enter_context(adapter(model, path)))
+    if not isinstance(own, Fault):
+        return own
+    text = own.text if isinstance(path, Fault) else own.text.replace(str(path), given)
+    return replace(own, text=text if given in text else f"{given}: {text}")
+
+
+def _make_row(
+    model: BaseModel, spec: SampleSpec, wanted: Round, row: Row, done: set[int], numbers: Mapping[int, int], reporter: Reporter
+) -> dict[int, str]:
+    """Make the row's pictures that are not in `done`, which grows by them; the answer is why others could not be made, by cell. `numbers`
+    are the pictures', by cell."""
     todo = [index for index in range(len(wanted)) if row.first + index not in done]
     reporter.phase("sampling", len(done), num_pictures(spec))
 
     def record(index: int) -> dict[str, Any]:
         again = recipe(spec, row, index, wanted.configs[index].seed)
-        return preview.record(wanted, index, **row.labels(index), adapters=again["adapters"], recipe=again)
+        labels = {"step": numbers[row.first + index], **row.labels(index)}
+        return preview.record(wanted, index, **labels, adapters=again["adapters"], recipe=again)
 
     def put(index: int, made: Any) -> PreviewTold:
         return preview.keep(reporter.workdir / "samples", made, record(index))

@@ -8,12 +8,11 @@ from pathlib import Path
 import torch
 
 from models.base import BaseModel
-from models.errors import UserError
 from models.spec import TrainSpec
 from worker import checkpoint
 from worker.data.batches import Batches
 from worker.export import write_weights
-from worker.report import Reporter, Wish
+from worker.report import NonFinite, Reporter, Wish
 from worker.state import TrainState
 
 MAX_SAVING_SHARE = 0.02  # of the time; recovery bundles come less often where they would cost more
@@ -25,18 +24,17 @@ class Saver:
     def __init__(self, model: BaseModel, spec: TrainSpec, state: TrainState, reporter: Reporter) -> None:
         self.model, self.spec, self.state, self.reporter = model, spec, state, reporter
         self.data: Batches | None = None  # what files say of the data, once it is known
-        self.saved_step = self.kept_step = 0
+        self.kept_step = 0
         self._saved_at = time.monotonic()
         self._seconds = 0.0
 
     def go_on(self) -> None:
         """Take over the newest whole bundle that the reporter knows, if there is one, and say from where the run goes on."""
         bundles = self.reporter.bundles()
-        checkpoint.remove_torn({bundle.parent for bundle in bundles})
         found = checkpoint.newest(bundles)
         if found is not None:
             checkpoint.load(found, self.state)
-            self.saved_step = self.state.step
+            self.reporter.saved_step = self.state.step
             self.kept_step = self.state.step if checkpoint.is_kept(found) else 0
         for bundle in bundles:
             if checkpoint.step_of(bundle) > self.state.step:
@@ -61,7 +59,7 @@ class Saver:
         """The last save of a run that is stopped. One that is canceled, be it while this saves, leaves weights for users; the others go
         on later."""
         if wish in ("pause", "requeue"):
-            if self.state.step > self.saved_step:
+            if self.state.step > self.reporter.saved_step:
                 self.save(kept=False)
             wish = self.reporter.wished() or wish
         if wish == "cancel" and self.state.step > self.kept_step:
@@ -71,20 +69,19 @@ class Saver:
         """Write a bundle and tell of it, then remove what it made obsolete. Raises OSError when the disk is full; what was saved
         before is then as it was."""
         self.reporter.flush()  # raises NonFiniteLoss before bad weights are written
-        check_finite(self.state)  # the step itself may have broken them, which the next one's loss would tell
+        check_finite(
+            self.state, self.reporter.saved_step
+        )  # the step itself may have broken them, which the next one's loss would tell
         self.reporter.phase("saving")
         began = time.monotonic()
         write = self._write_weights if kept else None
         folder = self.reporter.workdir / "bundles"
         bundle, weights = checkpoint.save(folder, self.state, kept=kept, write_weights=write, name=file_stem(self.spec.name))
         self.reporter.saved(bundle, self.state.step, weights)
-        self.saved_step = self.state.step
+        self.reporter.saved_step = self.state.step
         self.kept_step = self.state.step if kept else self.kept_step
-        checkpoint.remove(
-            self.reporter.forget(
-                checkpoint.obsolete(self.reporter.bundles(), self.spec.save.max_step_saves_to_keep, self.reporter.pinned())
-            )
-        )
+        obsolete = checkpoint.obsolete(self.reporter.bundles(), self.spec.save.max_step_saves_to_keep, self.reporter.pinned())
+        checkpoint.remove({*self.reporter.forget(obsolete), *self.reporter.leftovers()})
         self._saved_at = time.monotonic()
         self._seconds = self._saved_at - began
         self.reporter.phase("training")
@@ -103,16 +100,12 @@ class Saver:
             )
 
 
-def check_finite(state: TrainState) -> None:
-    """Raises UserError naming a parameter that is not finite any more."""
+def check_finite(state: TrainState, saved_step: int) -> None:
+    """Raises NonFinite naming a parameter that is not finite any more."""
     whole = torch.stack([torch.isfinite(param.detach()).all() for param in state.params.values()])
     if not bool(whole.all()):
         name = list(state.params)[int(whole.int().argmin())]
-        raise UserError(
-            f"weights of {name} are not finite after step {state.step}; training stopped and the last good save is kept",
-            code="non_finite_loss",
-            hint="Lower the learning rate, lengthen the warm-up, or train in fp32; resume goes on from the last good save.",
-        )
+        raise NonFinite(f"weights of {name} are not finite after step {state.step}", saved_step)
 
 
 def file_stem(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from models.base import BaseModel
 from models.errors import UserError
-from models.flow import NUM_TIMESTEPS
+from models.flow import NUM_TIMESTEPS, has_shift
 
 Curves = tuple[Callable[[float], float], Callable[[float], float]]
 
@@ -46,7 +46,7 @@ def shift_curve(model: BaseModel) -> Callable[[Sequence[int]], Curves]:
 def scheduler_of(model: BaseModel) -> Any:
     """Raises UserError if there is none with a shift."""
     scheduler = model.noise_scheduler
-    if not hasattr(scheduler, "shift") or not hasattr(scheduler, "set_timesteps"):
+    if not has_shift(scheduler):
         raise UserError(
             f"timestep_type 'shift' follows the schedule of arch '{model.arch}', and it has none; take sigmoid, linear or weighted",
             code="no_shift",

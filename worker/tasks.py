@@ -4,6 +4,7 @@ torch is imported here, inside the task, and nowhere in the parent: torch used b
 """
 
 import ctypes
+import faulthandler
 import logging
 import os
 import signal
@@ -21,9 +22,10 @@ from models.errors import DISK_FULL, SpecError, UserError
 from server.store import broker, jobs, verbs
 from server.store.engine import forget
 from server.store.events import LeaseLost
+from server.store.files import stderr_file
 from server.store.settings import settings
 from server.store.tables import Event, Job, Status
-from worker import extensions
+from worker import extensions, stderr
 
 log = logging.getLogger(__name__)
 
@@ -111,8 +113,21 @@ def work(job: Job) -> None:
     except Exception as bug:
         status, error = Status.FAILED, _unexpected(bug, job)
         log.exception("job %s failed", job.id)
-    if status is None:
-        return
+    if status is not None:
+        _say(job, status, error)
+
+
+def leave(job: Job, wish: str) -> None:
+    """Say the last word on a run that loads and does not hear this wish, and end the process: nothing else ends a call into code that is
+    not ours, and what it has loaded so far is no loss. Called by the thread of the heartbeat, with the run's own held up."""
+    status = ENDS[wish]
+    if status is not None:
+        _say(job, status)
+    log.info("job %s: %s while it was loading; this process ends", job.id, status or wish)
+    os._exit(0)
+
+
+def _say(job: Job, status: Status, error: dict[str, Any] | None = None) -> None:
     try:
         broker.publish(_finish(job, status, error))
     except LeaseLost:
@@ -136,7 +151,7 @@ def _run(job: Job) -> None:
     from worker.report_store import StoreReporter
     from worker.run import run
 
-    with StoreReporter(job) as reporter, extensions.names():
+    with stderr.kept(stderr_file(job.id, job.attempt)), StoreReporter(job, leave) as reporter, extensions.names():
         if found := extensions.load(job.arch):
             reporter.code(found.source, found.digest)
         spec = catalog.parse_job(job.spec)
@@ -176,5 +191,6 @@ def after_fork(**_: Any) -> None:
     """A pool child starts with connections of its own, and never outlives its parent, however that ends."""
     forget()
     broker.client.cache_clear()
+    faulthandler.enable(file=stderr.STDERR, all_threads=False)  # a crash says where it was
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -92,10 +92,12 @@ def train(
 
 
 def steps(train_step: TrainStep, spec: TrainSpec, state: TrainState, data: Batches, reporter: Reporter) -> Iterator[None]:
-    """The loop: yields after every optimizer step, `state.step` being the number done."""
+    """The loop: yields after every optimizer step, `state.step` being the number done. With `on_non_finite: skip` a step whose loss or
+    gradient is not finite leaves weights, optimizer and averages as they are; what hangs on the step's number goes on."""
     params = list(state.params.values())
     accumulation = spec.train.gradient_accumulation
     batches = data.from_number(state.step * accumulation)
+    skips, in_a_row = spec.train.on_non_finite == "skip", 0
     while state.step < spec.train.steps:
         began = time.monotonic()
         lr = lr_at(state.step, spec.train)
@@ -106,14 +108,17 @@ def steps(train_step: TrainStep, spec: TrainSpec, state: TrainState, data: Batch
             taken = next(batches)
             gathered.add(train_step(taken), len(taken.batch.latents))
         losses = gathered.mean(params)
-        grad_norm = clip_grad_norm_(params, spec.train.max_grad_norm)
-        state.optimizer.step()
+        loss, grad_norm = losses.pop("loss"), clip_grad_norm_(params, spec.train.max_grad_norm)
+        skipped = skips and not bool(loss.isfinite() & grad_norm.isfinite().to(loss.device))
+        in_a_row = in_a_row + 1 if skipped else 0
+        if not skipped:
+            state.optimizer.step()
+            if state.ema:
+                state.ema.update()
         state.optimizer.zero_grad(set_to_none=True)
-        if state.ema:
-            state.ema.update()
         state.step += 1
         rate, seconds = rate_of(state.optimizer, lr), time.monotonic() - began
-        reporter.step(StepTold(state.step, losses.pop("loss"), grad_norm, rate, seconds, losses))
+        reporter.step(StepTold(state.step, loss, grad_norm, rate, seconds, losses, in_a_row))
         yield
 
 

@@ -127,6 +127,11 @@ def ends(folder: Path) -> dict[str, str]:
     return found
 
 
+def there(folder: Path) -> list[str]:
+    """All that lies where bundles do."""
+    return sorted(path.name for path in folder.glob("bundles/*"))
+
+
 def one_case(case: dict[str, Any], slot: Slot) -> dict[str, Any]:
     """The job undisturbed, and killed at a moment that each seed draws: of the run if it is even, within a save if it is odd."""
     base = Path(case["folder"])
@@ -140,8 +145,9 @@ def one_case(case: dict[str, Any], slot: Slot) -> dict[str, Any]:
         died = child(lambda: one_run(case, folder, slot, fatal)) is None  # noqa: B023
         rest = child(lambda: one_run(case, folder, slot, None))  # noqa: B023
         assert rest is not None
-        killed.append({"died": died, "at": moments[fatal], "steps": rest["steps"], "ends": ends(folder)})
-    return {"steps": whole["steps"], "ends": ends(base / "whole"), "killed": killed}
+        facts = {"steps": rest["steps"], "ends": ends(folder), "there": there(folder)}
+        killed.append({"died": died, "at": moments[fatal], **facts})
+    return {"steps": whole["steps"], "ends": ends(base / "whole"), "there": there(base / "whole"), "killed": killed}
 
 
 def main() -> None:

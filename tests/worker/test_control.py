@@ -1,5 +1,6 @@
 """Buttons pressed on a real stack: pause, previews now, a checkpoint now, and a queue that never blocks."""
 
+import signal
 from typing import Any
 
 import pytest
@@ -38,10 +39,11 @@ def test_a_paused_job_gives_its_memory_back_and_goes_on_without_a_trace(
 
 
 def test_a_running_job_is_asked_for_previews_and_a_checkpoint_and_ends_as_undisturbed(
-    up, tree, frozen, long_job, reach, ends_as_undisturbed
+    up, tree, frozen, long_job, reach, ends_as_undisturbed, until
 ) -> None:
     job_id = up.submit(long_job)
     reach(job_id)
+    until(lambda: up.job(job_id)["phase"] == "training", "the save of that step did not end")  # it would be an answer
     with frozen(tree(up).trainer):
         for _ in range(3):
             press(up, job_id, "sample")
@@ -75,8 +77,23 @@ def test_a_dead_trainers_job_goes_on_can_be_stopped_and_blocks_nobody(up, tree, 
     log = up.http.get(f"/v1/jobs/{first}/log").text
     assert "the training process died" in log
     assert "SIGKILL" in log
+    assert "ran out of memory" in log
     assert "at step " in log
     assert "goes on from step " in log
+
+
+def test_a_crash_says_where_it_was(up, tree, long_job, reach, until) -> None:
+    job_id = up.submit(long_job)
+    reach(job_id)
+    tree(up).trainer.send_signal(signal.SIGSEGV)
+    until(lambda: up.job(job_id)["attempt"] == 2, "the job of a crashed trainer did not go on", lambda: str(up.job(job_id)))
+    press(up, job_id, "cancel")
+    up.wait_for(job_id, "canceled", "failed", "succeeded")
+    log = up.http.get(f"/v1/jobs/{job_id}/log").text
+    assert "SIGSEGV" in log
+    assert "Fatal Python error: Segmentation fault" in log
+    assert "most recent call first" in log
+    assert "ran out of memory" not in log
 
 
 def test_jobs_that_come_just_as_the_last_one_ends_all_run_in_order(up, short_job) -> None:

@@ -101,8 +101,12 @@ def test_a_class_of_theirs_gets_a_card_from_what_it_says_and_reads(tmp_path: Pat
     source = THEIRS + "\n    def condition_noisy_latents(self, latents, batch):\n        return batch.control_tensor\n"
     row = look(theirs(tmp_path / "pack", source))["tiny_theirs"]
     assert row.broken is None and row.source == str(tmp_path / "pack") and row.digest == digest(tmp_path / "pack")
-    assert row.card["bucket_divisibility"] == 8 and row.card["capabilities"] == ["edit"] and row.card["options"] is None
+    assert (
+        row.card["bucket_divisibility"] == 8 and row.card["capabilities"] == ["edit", "schedule"] and row.card["options"] is None
+    )
     assert row.card["code"] == "pack.network.model:TinyModel"
+    older = THEIRS.replace("use_old_lokr_format = False", "").replace("def get_train_scheduler", "def another")
+    assert look(theirs(tmp_path / "older", older))["tiny_theirs"].card["capabilities"] == ["old_lokr_names"]
     assert set(row.schemas) == {"train", "sample"}
 
 
@@ -111,6 +115,47 @@ def test_a_card_of_ours_comes_with_its_options(tmp_path: Path, look: Any) -> Non
     assert row.broken is None and row.card["code"] == "mine.model:Model"
     assert row.card["options"]["properties"]["width"]["minimum"] == 4
     assert row.schemas["train"]["$defs"]["Options"]["properties"]["width"]["title"] == "Width"
+
+
+DEFAULTS = [
+    ('{"train": {"switch_boundary_every": 5}}', "/train/switch_boundary_every: arch 'tiny_ours' has no use for"),
+    ('{"datasets": {"num_frames": 9}}', "/datasets/0/num_frames: arch 'tiny_ours' has no use for num_frames: it lacks 'video'"),
+    ('{"train": {"timestep_type": "shift"}}', "/train/timestep_type: timestep_type 'shift' follows the schedule of arch"),
+    ('{"train": {"stepps": 5}}', "/train/stepps: unknown key 'stepps'"),
+    ('{"sampel": {"width": 64}}', "/sampel: unknown key 'sampel'"),
+    ('{"train": {"lr": "0.1"}}', "/train/lr: Input should be a valid number, not '0.1'"),
+    ('{"datasets": {"resolution": [20]}}', "/datasets/0/resolution/0: 20 must be a multiple of 8"),
+]
+
+
+@pytest.mark.parametrize(("defaults", "reason"), DEFAULTS)
+def test_defaults_that_mean_nothing_are_told_when_a_card_is_looked_at(
+    tmp_path: Path, look: Any, defaults: str, reason: str
+) -> None:
+    folder = ours(tmp_path / "mine")
+    card = (folder / "card.py").read_text()
+    (folder / "card.py").write_text(card.replace("bucket_divisibility=8", f"bucket_divisibility=8, defaults={defaults}"))
+    (row,) = look(folder).values()
+    assert row.broken.startswith(f"its defaults are not right: {reason}")
+
+
+def test_a_preset_that_is_no_job_is_told_by_its_name(tmp_path: Path, look: Any) -> None:
+    folder = ours(tmp_path / "mine")
+    card = (folder / "card.py").read_text().replace("import Arch", "import Arch, Preset")
+    preset = (
+        'presets=(Preset(name="slow", label="Slow", description="", spec={"kind": "sample", "model": {"arch": "tiny_ours"}}),)'
+    )
+    (folder / "card.py").write_text(card.replace("bucket_divisibility=8", f"bucket_divisibility=8, {preset}"))
+    (row,) = look(folder).values()
+    assert row.broken.startswith("its preset 'slow' is not right: /name: Field required; /model/name_or_path: Field required")
+
+
+def test_defaults_wait_for_what_a_job_sets_beside_them(tmp_path: Path, look: Any) -> None:
+    folder = ours(tmp_path / "mine")
+    card = (folder / "card.py").read_text()
+    defaults = '{"model": {"qtype": "qint8"}, "train": {"huber_c": 0.5}, "network": {"lokr_factor": 4}, "datasets": {"resolution": [32]}}'
+    (folder / "card.py").write_text(card.replace("bucket_divisibility=8", f"bucket_divisibility=8, defaults={defaults}"))
+    assert look(folder)["tiny_ours"].broken is None
 
 
 BROKEN = [

@@ -43,6 +43,7 @@ def test_a_killed_run_ends_with_the_bits_of_an_undisturbed_one(small_job, tmp_pa
         for seed, killed in enumerate(answer["killed"]):
             assert killed["died"], case
             assert killed["ends"] == answer["ends"], (case, killed["at"])
+            assert killed["there"] == answer["there"], (case, killed["at"])  # nothing torn stays
             assert killed["steps"] == list(range(STEPS - len(killed["steps"]) + 1, STEPS + 1)), case
             assert len(killed["steps"]) % SAVE_EVERY == 0, case  # from a kept checkpoint, or the start
             assert seed % 2 == 0 or killed["at"].startswith("save: "), case

@@ -98,12 +98,12 @@ def test_thirty_six_labelled_cells_from_one_load(checkpoints, run_here, scripted
     assert not any(module._forward_hooks for module in loads[0].model.modules())
 
     told = records(reporter.workdir)
-    labels = [(each["cell"], each["checkpoint"], each["weight"], each["prompt_index"], each["step"]) for each in told]
+    labels = [(each["step"], each["checkpoint"], each["weight"], each["prompt_index"]) for each in told]
     places = [(checkpoint, weight, index) for checkpoint in CHECKPOINTS for weight in WEIGHTS for index in range(3)]
-    assert labels == [(cell, *place, cell + 1) for cell, place in enumerate(places)]
+    assert labels == [(number, *place) for number, place in enumerate(places, start=1)]
     assert len(labels) == 36
     made = pixels(reporter.workdir)
-    cells = {label[1:4]: picture for label, picture in zip(labels, made, strict=True)}
+    cells = {label[1:]: picture for label, picture in zip(labels, made, strict=True)}
     for checkpoint in CHECKPOINTS:
         assert [cells[checkpoint, 0.0, index] for index in range(3)] == pixels(bare.workdir)
     others = [picture for (_, weight, _), picture in cells.items() if weight]
@@ -140,7 +140,7 @@ def test_a_matrix_that_grew_gets_only_what_is_new(checkpoints, run_here, scripte
     )
     rest = scripted("run", done=3)
     run_here(grown, rest)
-    assert rest.heard("preview") == [(1, 0), (2, 1)]  # both at the new weight; those at 1 are there
+    assert rest.heard("preview") == [(4, 0), (5, 1)]  # both at the new weight; those at 1 are there, as numbers 1 to 3
 
 
 def test_what_is_compared_is_listed_once() -> None:
@@ -152,10 +152,12 @@ def test_a_checkpoint_that_does_not_fit_costs_only_its_own_cells(checkpoints, mo
     save_tensors({"diffusion_model.blocks.9.lora_A.weight": torch.ones(2, 2)}, models / "foreign.safetensors")
     job = matrix_job(matrix={"checkpoints": ["foreign.safetensors", CHECKPOINTS[0]]})
     reporter = scripted("run")
-    with pytest.raises(UserError, match=r"3 of 6 pictures could not be made: number 1: the adapter's key .*blocks\.9") as raised:
+    with pytest.raises(
+        UserError, match=r"3 of 6 .* numbers 1 to 3: foreign\.safetensors: the adapter's key .*blocks\.9"
+    ) as raised:
         run_here(job, reporter)
     assert raised.value.code == "pictures_failed"
-    assert [record["cell"] for record in records(reporter.workdir)] == [3, 4, 5]
+    assert [record["step"] for record in records(reporter.workdir)] == [4, 5, 6]
 
 
 def test_a_picture_that_fails_is_listed_at_the_end_and_made_by_the_next_run(checkpoints, run_here, scripted, monkeypatch) -> None:
@@ -170,7 +172,7 @@ def test_a_picture_that_fails_is_listed_at_the_end_and_made_by_the_next_run(chec
     with monkeypatch.context() as broken:
         broken.setattr(PocketModel, "generate_batch", fails)
         reporter = scripted("run")
-        with pytest.raises(UserError, match="2 of 6 pictures could not be made: number 2: RuntimeError: no luck; number 5"):
+        with pytest.raises(UserError, match=r"2 of 6 pictures could not be made: numbers 2, 5: RuntimeError: no luck$"):
             run_here(job, reporter)
     assert [step for step, _ in reporter.heard("preview")] == [1, 3, 4, 6]
     rest = scripted("run", done=4)
@@ -207,8 +209,8 @@ def test_the_server_counts_cells_checks_paths_and_shows_labels(checkpoints, clie
     spec = catalog.parse_job(job.spec)
     run(spec, find_places(spec), reporter, "cpu")
     shown = client.get(f"/v1/jobs/{job.id}/samples").json()["samples"]
-    assert [(each["cell"], each["checkpoint"], each["weight"]) for each in shown] == [
-        (cell, CHECKPOINTS[0], 0.5) for cell in range(3)
+    assert [(each["prompt_index"], each["checkpoint"], each["weight"]) for each in shown] == [
+        (index, CHECKPOINTS[0], 0.5) for index in range(3)
     ]
     assert client.get(f"/v1/jobs/{job.id}").json()["step"] == 3
     again = client.post("/v1/jobs", json=shown[1]["recipe"])
@@ -234,7 +236,7 @@ def test_a_told_preview_is_what_lies_in_its_file(checkpoints, run_here, scripted
     monkeypatch.setattr(reporter, "preview", lambda each, _=None: told.append(each))
     run_here(matrix_job(matrix=None), reporter)
     assert [each.record for each in told] == records(reporter.workdir)
-    assert [each.record["cell"] for each in told] == [0, 1, 2]
+    assert [each.record["step"] for each in told] == [1, 2, 3]
     assert "checkpoint" not in told[0].record
 
 
@@ -250,6 +252,24 @@ def test_a_checkpoint_that_is_gone_costs_only_its_own_cells_and_none_that_are_ma
     run_here(job, rest)
     assert [step for step, _ in rest.heard("preview")] == [4, 5, 6]
     anew = scripted("anew")
-    with pytest.raises(UserError, match=r"3 of 6 pictures could not be made: number 1: .*lora_2\.safetensors is missing"):
+    with pytest.raises(UserError, match=r"3 of 6 pictures could not be made: numbers 1 to 3: .*lora_2\.safetensors is missing$"):
         run_here(job, anew)
     assert [step for step, _ in anew.heard("preview")] == [4, 5, 6]
+
+
+def test_a_file_that_is_lost_is_told_once_by_the_name_that_the_job_gave_it(
+    checkpoints, models, run_here, scripted, monkeypatch
+) -> None:
+    given = {"job:j_1/lost.safetensors": models / "lost.safetensors"}
+    monkeypatch.setattr("server.store.files.weights_path", lambda name: given.get(name, models / name))
+    with pytest.raises(UserError) as raised:
+        run_here(matrix_job(matrix={"checkpoints": [*given, CHECKPOINTS[0]], "weights": [0.5, 1.0]}), scripted("run"))
+    assert str(raised.value) == "6 of 12 pictures could not be made: numbers 1 to 6: job:j_1/lost.safetensors is missing"
+
+
+def test_causes_are_listed_once_each() -> None:
+    failed = {9: "b", **dict.fromkeys((0, 4, 5), "a")}
+    assert sampling.by_cause(failed) == "numbers 1, 5 to 6: a; number 10: b"
+    many = {cell: str(cell) for cell in range(8)}
+    assert sampling.by_cause(many).endswith("number 5: 4; and 3 more")
+    assert sampling.by_cause(dict.fromkeys(range(0, 14, 2), "a")) == "numbers 1, 3, 5, 7, 9, and 2 more: a"

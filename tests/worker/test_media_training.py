@@ -10,10 +10,13 @@ from PIL import Image
 
 from models import catalog
 from models.batch import Batch
+from models.errors import UserError
 from models.extensions import Extension
 from tests.media_files import shades, write_clip, write_sound
 from tests.models import variants
 from worker.data.batches import Batches
+from worker.data.decode import levels_of, pixels_of, signed_pixels
+from worker.data.encode import Latents
 
 
 class SoundModel(variants.ExampleModel):
@@ -22,6 +25,16 @@ class SoundModel(variants.ExampleModel):
     def encode_audio(self, audio_data_list: Any) -> torch.Tensor:
         squares = [sound["waveform"][:, :256].mean(dim=0).reshape(1, 16, 16).repeat(4, 1, 1) for sound in audio_data_list]
         return torch.stack(squares).to(self.torch_dtype)
+
+
+class LongSoundModel(SoundModel):
+    """The latents of a longer sound are wider: one column for 500 samples."""
+
+    def encode_audio(self, audio_data_list: Any) -> torch.Tensor:
+        waves = [sound["waveform"].mean(dim=0) for sound in audio_data_list]
+        columns = [len(wave) // 500 for wave in waves]
+        rows = [wave[: 496 * count].reshape(1, 16, count, 31).mean(-1) for wave, count in zip(waves, columns, strict=True)]
+        return torch.stack([each.repeat(4, 1, 1) for each in rows]).to(self.torch_dtype)
 
 
 def pictures(
@@ -55,7 +68,7 @@ def job(tmp_path: Path, run_here: Callable[..., Path], monkeypatch: pytest.Monke
     """`job(cls, capabilities, dataset)` trains the variant for three steps and gives the job's folder."""
 
     def make(cls: type, capabilities: tuple[str, ...], dataset: dict[str, Any], channels: int = 4, **train: Any) -> Path:
-        modality = "audio" if cls is SoundModel else "image"
+        modality = "audio" if issubclass(cls, SoundModel) else "image"
         weights = tmp_path / cls.__name__
         if not weights.exists():
             weights.mkdir()
@@ -142,12 +155,103 @@ def test_an_image_to_video_job_is_given_first_frames(job, seen, tmp_path, weight
     assert all(batch.tensor is not None and batch.dataset_config.do_i2v for batch in seen)
 
 
+CACHED: dict[str, Any] = {"cache_latents": True, "cache_latents_to_disk": True}
+
+
+@pytest.fixture
+def i2v_job(job: Any, tmp_path: Path) -> Callable[..., Path]:
+    """`i2v_job(**dataset)`, over clips and a still."""
+    folder = clips(tmp_path / "data")
+    Image.effect_noise((32, 32), 60).convert("RGB").save(tmp_path / "data" / "still.png")
+    (tmp_path / "data" / "still.txt").write_text("a still")
+    dataset = {"folder_path": folder, "num_frames": 5, "fps": 10, "do_i2v": True, "flip_x": True}
+    return lambda **more: job(variants.ImageToVideoModel, ("video", "i2v"), {**dataset, **more}, channels=8)
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_cached_image_to_video_job_equals_one_that_decodes_and_decodes_nothing_itself(
+    i2v_job, seen, weights_of, same, monkeypatch, memory
+) -> None:
+    fresh = weights_of(i2v_job(cache_latents=False, cache_latents_to_disk=False))
+    assert {batch.tensor.shape[1] for batch in seen} == {1, 5}
+    seen.clear()
+    assert same(weights_of(i2v_job(**CACHED | {"cache_latents": memory})), fresh)
+    assert {tuple(batch.tensor.shape[1:]) for batch in seen} == {(1, 3, 32, 32)}
+    monkeypatch.setattr("worker.data.load.Loader.pixels", lambda *_: pytest.fail("decoded although everything is cached"))
+    assert same(weights_of(i2v_job(**CACHED | {"cache_latents": memory})), fresh)
+
+
+def test_a_cached_entry_without_its_first_frame_is_made_again(i2v_job, weights_of, same, monkeypatch) -> None:
+    with monkeypatch.context() as earlier:  # entries as they were before they held that frame
+        facts = Latents._facts
+        earlier.setattr(Latents, "_facts", lambda *given: {**facts(*given), "first": True})
+        earlier.setattr("worker.data.encode.FIRST_LEVELS", "nothing_reads_this")
+        with pytest.raises(AssertionError):  # all is cached, and then the model misses what it should look at
+            i2v_job(**CACHED)
+    fresh = weights_of(i2v_job(cache_latents=False, cache_latents_to_disk=False))
+    assert same(weights_of(i2v_job(**CACHED)), fresh)
+
+
+def test_bytes_give_back_the_pixels_that_they_were_made_of() -> None:
+    levels = torch.arange(256, dtype=torch.uint8)
+    strip = signed_pixels(Image.frombytes("RGB", (256, 1), bytes(each for level in range(256) for each in [level] * 3)))
+    assert torch.equal(levels_of(strip)[0, 0], levels)
+    assert torch.equal(pixels_of(levels_of(strip)), strip)
+
+
 def test_a_job_with_sound_gets_waveforms_and_their_latents(job, seen, tmp_path, weights_of) -> None:
     dataset = {"num_frames": 5, "fps": 10, "shrink_video_to_frames": False, "do_audio": True}
     dataset |= {"folder_path": clips(tmp_path / "data", sound=True), "cache_latents": False, "cache_latents_to_disk": False}
     assert weights_of(job(variants.AudioModel, ("video", "audio"), dataset))
     assert {tuple(sound["waveform"].shape) for batch in seen for sound in batch.audio_data} == {(2, 4000)}
     assert all(batch.audio_latents.shape[1:] == (40,) for batch in seen)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_clips_whose_sounds_are_of_unlike_lengths_share_a_batch(job, seen, tmp_path, weights_of, cached) -> None:
+    """Longer than the frames it is cut, shorter it is filled up with silence."""
+    for number, seconds in enumerate((0.2, 0.5, 1.5)):
+        write_clip(tmp_path / "data" / f"{number}.mkv", shades(9), tone=(8000, seconds))
+        (tmp_path / "data" / f"{number}.txt").write_text(f"clip {number}")
+    dataset = {
+        "folder_path": str(tmp_path / "data"),
+        "num_frames": 5,
+        "fps": 10,
+        "shrink_video_to_frames": False,
+        "do_audio": True,
+    }
+    caches = {"cache_latents": cached, "cache_latents_to_disk": cached}
+    assert weights_of(job(variants.AudioModel, ("video", "audio"), {**dataset, **caches}))
+    assert {tuple(batch.audio_latents.shape[1:]) for batch in seen} == {(40,)}
+    assert {len(batch.audio_latents) for batch in seen} == {1, 2}
+
+
+def test_sounds_that_a_model_cannot_batch_are_named(job, tmp_path, weights_of) -> None:
+    for rate in (8000, 16000):
+        write_clip(tmp_path / "data" / f"{rate}.mkv", shades(9), tone=(rate, 1.0))
+        (tmp_path / "data" / f"{rate}.txt").write_text("a clip")
+    dataset = {
+        "folder_path": str(tmp_path / "data"),
+        "num_frames": 5,
+        "fps": 10,
+        "shrink_video_to_frames": False,
+        "do_audio": True,
+    }
+    with pytest.raises(
+        UserError, match=r"audio_latents of unlike shapes cannot share a batch: \((4|8)0,\) of .*\.mkv.*batch_size to 1"
+    ):
+        job(variants.AudioModel, ("video", "audio"), dataset)
+    assert weights_of(job(variants.AudioModel, ("video", "audio"), dataset, batch_size=1))
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_sounds_share_batches_with_those_of_their_own_length(job, seen, tmp_path, weights_of, cached) -> None:
+    for number, seconds in enumerate((0.5, 1.0, 0.5, 1.0)):
+        write_sound(tmp_path / "data" / f"{number}.wav", seconds=seconds)
+        (tmp_path / "data" / f"{number}.txt").write_text("a tone")
+    caches = {"cache_latents": cached, "cache_latents_to_disk": cached}
+    assert weights_of(job(LongSoundModel, ("audio",), {"folder_path": str(tmp_path / "data"), **caches}))
+    assert {tuple(batch.latents.shape) for batch in seen} == {(2, 4, 16, 8), (2, 4, 16, 16)}
 
 
 @pytest.mark.parametrize("extension", [".wav", ".flac"])

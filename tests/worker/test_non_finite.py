@@ -38,6 +38,9 @@ def test_a_run_whose_weights_break_stops_and_keeps_its_last_good_save(
     with pytest.raises(UserError, match=said) as stopped:
         run_here(job, reporter)
     assert stopped.value.code == "non_finite_loss"
+    kept_step = 5 if bad_step > 5 else 0
+    assert stopped.value.message.endswith(f"of step {kept_step}" if kept_step else "training stopped; nothing was saved yet")
+    assert stopped.value.hint.endswith(f"resume goes on from step {kept_step}." if kept_step else "resume begins anew.")
     assert kept(reporter) == ([] if bad_step == 5 else ["step_000000005"])
     for path in reporter.workdir.rglob("*.safetensors"):
         assert all(bool(torch.isfinite(tensor).all()) for tensor in load_file(path).values())

@@ -65,6 +65,12 @@ def test_an_optimizer_is_the_one_it_says_with_the_jobs_options(name: str, option
     assert not torch.equal(made, START)
 
 
+@pytest.mark.parametrize(("name", "epsilon"), [("adam", 1e-6), ("prodigy", 1e-6), ("adamw", 1e-6), ("nadam", 1e-8)])
+def test_epsilons_are_those_of_ai_toolkit_where_that_is_asked_for(name: str, epsilon: float) -> None:
+    made = make_optimizer([torch.nn.Parameter(START.clone())], settings_of(name, as_in_ai_toolkit=True))
+    assert made.defaults["eps"] == epsilon
+
+
 def test_an_option_of_another_optimizer_is_left_out() -> None:
     # It can only be an architecture's default: the job's own is refused.
     made = make_optimizer(

@@ -50,9 +50,37 @@ def test_a_question_is_answered(
     assert made["device"] == "cpu" and made["fits_with"] == [] and made["notes"] == []
 
 
+def test_a_sampling_jobs_question_is_answered(planner: Planner, until: Callable[..., None]) -> None:
+    model = {"arch": "pocket", "name_or_path": "random", "model_kwargs": {"channels": [16, 32]}}
+    spec = catalog.parse_job({"kind": "sample", "name": "a", "model": model, "samples": [{"prompt": "red"}]})
+    made = answer(planner, until, spec.model_dump(mode="json"))["plan"]
+    assert made["peak"] == sum(made["parts"].values()) > made["parts"]["weights"] > 0
+    assert set(made["phases"]) == {"encoding", "sampling"} and made["trained_parameters"] == 0 and made["notes"] == []
+
+
 def test_what_cannot_be_planned_is_said(planner: Planner, until: Callable[..., None], tiny_job: Callable[..., Any]) -> None:
     spec = catalog.parse_job(tiny_job()).model_dump(mode="json")
-    assert "colours is missing" in answer(planner, until, spec)["error"]
+    found = answer(planner, until, spec)
+    assert "colours is missing" in found["error"] and not found["refuses"]
+
+
+def test_what_the_run_would_meet_too_refuses_the_job(
+    planner: Planner, until: Callable[..., None], pictures: Callable[..., Path], tiny_job: Callable[..., Any]
+) -> None:
+    pictures()
+    spec = catalog.parse_job(tiny_job(network={"linear": 2, "only_if_contains": ["nowhere"]})).model_dump(mode="json")
+    found = answer(planner, until, spec)
+    assert found["refuses"] and "no layer's name contains 'nowhere'" in found["error"]
+
+
+def test_a_batch_is_as_large_as_its_bucket(migrated: Path, pictures: Callable[..., Path], tiny_job: Callable[..., Any]) -> None:
+    from worker import plan
+    from worker.places import find_places
+
+    pictures(count=4)
+    specs = [catalog.parse_job(tiny_job(**{"train.batch_size": size})) for size in (2, 4, 64)]
+    two, four, many = (plan.plan(spec, find_places(spec), "cpu", None)["phases"]["training"] for spec in specs)
+    assert two < four == many
 
 
 def test_a_child_that_dies_is_an_answer(planner: Planner, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:

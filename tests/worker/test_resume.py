@@ -91,7 +91,7 @@ def test_a_damaged_newest_bundle_costs_only_the_steps_since_the_one_before(small
 
 def test_a_stop_while_loading_ends_before_anything_is_cached(small_job, stopped) -> None:
     reporter = stopped(small_job(), ("phase", "loading"))
-    assert reporter.heard("phase") == ["loading"]
+    assert reporter.heard("phase") == ["reading", "loading"]
 
 
 def test_a_stop_while_caching_ends_before_the_next_unit_of_work(small_job, stopped, monkeypatch) -> None:
@@ -102,7 +102,7 @@ def test_a_stop_while_caching_ends_before_the_next_unit_of_work(small_job, stopp
     monkeypatch.setattr(PocketModel, "get_prompt_embeds", lambda self, prompt: encoded.append(prompt) or encode(self, prompt))
     reporter = stopped(small_job(), ("phase", "caching"))
     assert encoded == []
-    assert reporter.heard("phase") == ["loading", "caching"]
+    assert reporter.heard("phase") == ["reading", "loading", "caching"]
 
 
 def test_a_stop_during_previews_ends_after_the_picture_at_hand_and_the_next_run_makes_the_rest(

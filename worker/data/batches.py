@@ -19,10 +19,12 @@ from models.data.datasets import Survey, as_model_takes, every_dataset, is_movin
 from models.data.entries import Entry, dataset_hash, parted
 from models.data.epochs import Order
 from models.data.fileindex import FileIndex
+from models.errors import UserError
 from models.prompt_embeds import concat_prompt_embeds
 from models.spec import DatasetSpec, TrainSpec
 from server.store.settings import settings
-from worker.data.encode import AUDIO, FIRST_FRAME, LATENTS, Latents, Texts
+from worker.data import decode
+from worker.data.encode import AUDIO, FIRST_FRAME, FIRST_LEVELS, LATENTS, Latents, Texts
 from worker.data.load import Loaded, Loader
 from worker.data.survey import INDEX, without_collecting
 from worker.report import Reporter
@@ -197,6 +199,7 @@ class Batches:
     def _batch(self, plan: _Plan, loaded: list[Loaded]) -> TrainBatch:
         dataset = self.datasets[plan.entries[0].dataset]
         made = [each.stored or self._made(entry, each) for entry, each in zip(plan.entries, loaded, strict=True)]
+        _check_alike(plan.entries, made)
         batch = Batch(
             latents=self._stacked([each[LATENTS] for each in made]),
             captions=plan.captions,
@@ -229,11 +232,13 @@ class Batches:
 
     def _made(self, entry: Entry, loaded: Loaded) -> Any:
         """Latents that were not cached, or that were damaged and not yet made again."""
-        if (again := self._latents.stored(entry)) is not None:
-            return again
-        made = self._latents.encode(entry, loaded.pixels, loaded.sound)
-        if self._latents.is_cached(entry):
-            self._latents.keep(entry, made)
+        made = self._latents.stored(entry)
+        if made is None:
+            made = self._latents.encode(entry, loaded.pixels, loaded.sound)
+            if self._latents.is_cached(entry):
+                self._latents.keep(entry, made)
+        if FIRST_LEVELS in made:
+            loaded.pixels = decode.pixels_of(made[FIRST_LEVELS])
         return made
 
     def _embeds(self, plan: _Plan, captions: list[str], loaded: list[Loaded]) -> Embeds:
@@ -281,6 +286,18 @@ class _Progress:
     def end(self) -> None:
         if self.total:
             self.reporter.phase("caching", self.total, self.total)
+
+
+def _check_alike(entries: Sequence[Entry], made: Sequence[Any]) -> None:
+    """Raises UserError where the model made latents of unlike shapes of items of one bucket: of sounds at two rates, say."""
+    for name in (LATENTS, AUDIO):
+        shapes = {tuple(each[name].shape): entry.item.name for entry, each in zip(entries, made, strict=True) if name in each}
+        if len(shapes) > 1:
+            told = ", ".join(f"{shape} of {file}" for shape, file in shapes.items())
+            raise UserError(
+                f"{name} of unlike shapes cannot share a batch: {told}; bring the files to one form, or set train.batch_size to 1",
+                code="unlike_latents",
+            )
 
 
 def _file_item(entry: Entry) -> FileItem:

@@ -77,6 +77,16 @@ def signed_pixels(image: Image.Image) -> torch.Tensor:
     return _levels(image).div_(127.5).sub_(1)
 
 
+def levels_of(pixels: torch.Tensor) -> torch.Tensor:
+    """Signed pixels as the bytes that they were made of, a quarter of their size."""
+    return ((pixels + 1) * 127.5).round().to(torch.uint8)
+
+
+def pixels_of(levels: torch.Tensor) -> torch.Tensor:
+    """The inverse of `levels_of`, exactly."""
+    return levels.float().div_(127.5).sub_(1)
+
+
 def unchanged_bytes(media: Media) -> bytes:
     """What the file holds. Raises UserError if that is not what was looked at before: caches hang on it."""
     try:

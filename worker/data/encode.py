@@ -18,11 +18,12 @@ from models.errors import UserError
 from models.spec import DatasetSpec, TrainSpec
 from models.toolkit.embeds import PromptEmbeds as ForeignEmbeds
 from worker.data.cache import DiskCache, Recent, Tensors, embeds_from_tensors, embeds_to_tensors, key_of
-from worker.data.decode import RESAMPLING
+from worker.data.decode import RESAMPLING, levels_of
 from worker.data.fingerprint import space
 from worker.seeds import sow
 
 LATENTS, FIRST_FRAME, AUDIO = "latents", "first_frame_latents", "audio_latents"
+FIRST_LEVELS = "first_frame_levels"  # what an image-to-video model looks at itself, as bytes
 
 
 class Latents:
@@ -59,7 +60,8 @@ class Latents:
         return found[0] if found else None
 
     def encode(self, entry: Entry, pixels: torch.Tensor | None, sound: dict[str, Any] | None) -> dict[str, torch.Tensor]:
-        """The latents of one entry without a batch axis, and if the dataset asks for them those of its first frame and of its sound."""
+        """The latents of one entry without a batch axis, and if the dataset asks for them those of its first frame and of its sound; beside
+        latents that are cached also that frame itself, so that no step decodes the clip."""
         if "vae" in self.model.absent:
             raise UserError(
                 f"the cached latents of {entry.item.name} are damaged, and the VAE is not loaded any more",
@@ -75,6 +77,8 @@ class Latents:
                 made[LATENTS] = self.model.encode_images([shown])[0]
                 if dataset.do_i2v and shown.ndim == 4:
                     made[FIRST_FRAME] = self.model.encode_images([shown[:1]])[0]
+                if dataset.do_i2v and self.is_cached(entry):
+                    made[FIRST_LEVELS] = levels_of(pixels[:1] if pixels.ndim == 4 else pixels)
             if sound is not None:
                 made[LATENTS if pixels is None else AUDIO] = self.model.encode_audio([sound])[0]
         return made
@@ -100,7 +104,8 @@ class Latents:
         if media.kind == "clip":
             facts |= {"frames": entry.item.num_frames, "fps": dataset.fps, "auto": dataset.auto_frame_count}
             facts |= {"spread": dataset.shrink_video_to_frames}
-        return {**facts, "moving": is_moving(dataset), "first": dataset.do_i2v, "sound": dataset.do_audio}
+        first = "with its pixels" if dataset.do_i2v else False  # another value whenever an entry holds other parts
+        return {**facts, "moving": is_moving(dataset), "first": first, "sound": dataset.do_audio}
 
 
 class Texts:

@@ -14,7 +14,7 @@ from torch import nn
 from models import catalog
 from models.base import BaseModel
 from models.offload import MARK
-from models.spec import TrainSpec
+from models.spec import Encoded, TrainSpec, options_that_encode
 
 NO_ENCODERS = {"model", "network", "assistant_lora", "recovery_adapter"}  # what is trained or attached to it
 UNSTABLE = {
@@ -39,7 +39,7 @@ def text_fingerprint(model: BaseModel) -> str:
     return _once(model, "text", lambda: _digest(model, lambda name: name != "vae"))
 
 
-def space(model: BaseModel, spec: TrainSpec, kind: str) -> dict[str, Any]:
+def space(model: BaseModel, spec: TrainSpec, kind: Encoded) -> dict[str, Any]:
     """What, beside the encoder's own fingerprint, decides the numbers of `kind` (latents or text)."""
     version = model.latent_space_version if kind == "latents" else model.text_embedding_space_version
     dtypes = (model.torch_dtype, model.vae_torch_dtype if kind == "latents" else model.te_torch_dtype)
@@ -49,7 +49,7 @@ def space(model: BaseModel, spec: TrainSpec, kind: str) -> dict[str, Any]:
         "space": version,
         "arch": spec.model.arch,
         "source": extension.digest if extension else None,
-        "options": spec.model.model_kwargs.model_dump(mode="json"),
+        "options": options_that_encode(spec.model.model_kwargs, kind),
         "dtypes": [str(dtype) for dtype in dtypes],
         "device": model.device_torch.type,
     }

@@ -12,12 +12,13 @@ from models.data.entries import Entry
 from models.spec import DatasetSpec
 from worker.data import audio, decode, video
 from worker.data.cache import Tensors
-from worker.data.encode import Latents, Texts
+from worker.data.encode import FIRST_LEVELS, Latents, Texts
 
 
 @dataclass
 class Loaded:
-    """What was read of one entry. Without `stored` latents there are the pixels or the sound to make them of."""
+    """What was read of one entry. Without `stored` latents there are the pixels or the sound to make them of; beside them, where the model
+    looks at the first frame itself, that frame's pixels."""
 
     stored: Tensors | None
     pixels: torch.Tensor | None = None
@@ -37,12 +38,12 @@ class Loader:
         self.several = model.has_multiple_control_images
 
     def __call__(self, entry: Entry, captions: Sequence[str]) -> Loaded:
-        item, dataset, view = entry.item, self.datasets[entry.dataset], entry.view
+        item, view = entry.item, entry.view
         loaded = Loaded(self.latents.stored(entry))
         if loaded.stored is None:
             loaded.pixels, loaded.sound = self.media(entry)
-        elif dataset.do_i2v:  # such a model looks at the first frame itself
-            loaded.pixels = self.pixels(entry)
+        elif FIRST_LEVELS in loaded.stored:
+            loaded.pixels = decode.pixels_of(loaded.stored[FIRST_LEVELS])
         if self.raw or len(item.controls) > 1:
             loaded.raw_controls = [decode.raw_control(each, view) for each in item.controls]
         elif item.controls:
