@@ -66,12 +66,12 @@ def job() -> Any:
 def ours(device: str, reporter: Any) -> tuple[Iterator[None], Any]:
     """The loop of a job, right before its first step, and its model."""
     from models import memory
-    from worker import train
     from worker.data.batches import Batches
     from worker.data.survey import survey
     from worker.load import load_model
     from worker.places import find_places
-    from worker.steps import TrainStep
+    from worker.training import loop as train
+    from worker.training.steps import TrainStep
 
     spec = job()
     places = find_places(spec)

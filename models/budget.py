@@ -38,7 +38,7 @@ def general_advice(spec: Any) -> str:
 
 
 def too_large(made: Mapping[str, Any], total: int) -> str:
-    """That a predicted job (worker.plan's answer) does not fit a device of `total` bytes, and what takes the memory."""
+    """That a predicted job (worker.planning.plan's answer) does not fit a device of `total` bytes, and what takes the memory."""
     parts = ", ".join(f"{name} {shown(size)}" for name, size in made["parts"].items() if size)
     return f"the job needs {shown(made['peak'])} of memory while {made['phase']} ({parts}); the device has {shown(total)}"
 

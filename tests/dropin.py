@@ -90,7 +90,7 @@ def check(folder: Path, where: Path) -> Result:
     result = Result(folder.name)
     env = {**os.environ, "SAFELIGHT_HOME": str(where / "home"), "SAFELIGHT_DATA_ROOTS": str(where), "HF_HUB_OFFLINE": "1"}
     env |= {"SAFELIGHT_EXTENSIONS": str(package_for(folder, where)), "SAFELIGHT_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    code, text = _run([sys.executable, "-m", "worker.discover"], env)
+    code, text = _run([sys.executable, "-m", "worker.extensions.discover"], env)
     rows = json.loads(_run([sys.executable, "-m", "tests.dropin", "--rows"], env)[1] or "[]")
     broken = [f"{row['name']}: {row['broken']}" for row in rows if row["broken"]]
     result.archs = [row["name"] for row in rows if not row["broken"]]

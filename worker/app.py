@@ -25,7 +25,8 @@ from server.store.engine import migrate
 from server.store.parent import end_with_parent
 from server.store.settings import settings
 from server.store.tables import Worker
-from worker import extensions, gpus, planner, tasks
+from worker import extensions, gpus, tasks
+from worker.planning import planner
 
 EVERY_SECONDS = 1.0
 KILLED = "the usual cause is that the machine ran out of memory"  # then the system sends this signal; so may people

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from worker.report import Stop
 
-ROOMS = ("models", "worker.data", "worker.video", "safelight")  # the loggers; what else warns tells the job by itself
+ROOMS = ("models", "worker.data", "worker.sampling.video", "safelight")  # the loggers; what else warns tells the job by itself
 MOST_ALIKE = 10  # lines of one warning
 
 

@@ -16,7 +16,7 @@ import torch
 
 from models.errors import UserError
 from models.spec.train import MOST_SKIPPED
-from worker import checkpoint
+from worker.training import checkpoint
 
 log = logging.getLogger("safelight")
 

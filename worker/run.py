@@ -15,12 +15,13 @@ from models.data.datasets import Survey
 from models.errors import UserError
 from models.spec import JobSpec, SampleSpec, TrainSpec
 from models.weights import replacing
-from worker import checkpoint, plan
 from worker.data.survey import survey
 from worker.load import Places, Slot
+from worker.planning import plan
 from worker.report import Reporter
-from worker.sample import num_pictures, sample
-from worker.train import train
+from worker.sampling.sample import num_pictures, sample
+from worker.training import checkpoint
+from worker.training.loop import train
 
 
 def run(spec: JobSpec, places: Places, reporter: Reporter, device: str, slot: Slot | None = None) -> None:

@@ -18,11 +18,11 @@ from models.errors import UserError
 from models.prompt_embeds import AdvancedPromptEmbeds, PromptEmbeds, concat_prompt_embeds, pad_prompt_embeds
 from models.spec import TrainSettings
 from models.weights import save_tensors
-from worker import preview
 from worker.data.batches import TrainBatch
 from worker.report import Reporter
-from worker.steps import TrainStep, stage_of
-from worker.timesteps import Timesteps
+from worker.sampling import preview
+from worker.training.steps import TrainStep, stage_of
+from worker.training.timesteps import Timesteps
 
 
 class Net(nn.Module):

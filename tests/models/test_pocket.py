@@ -20,7 +20,7 @@ from models.errors import UserError
 from models.prompt_embeds import AdvancedPromptEmbeds
 from models.weights import save_tensors
 from worker.data.batches import TrainBatch
-from worker.steps import TrainStep
+from worker.training.steps import TrainStep
 
 PROMPT = "grinning face with smiling eyes"
 

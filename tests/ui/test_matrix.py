@@ -6,8 +6,8 @@ from PIL import Image
 
 from server.store import jobs
 from server.store.tables import Status
-from worker.media import write
 from worker.report_store import StoreReporter
+from worker.sampling.media import write
 
 CHECKPOINTS = ["job:j_x/a_000000010.safetensors", "job:j_x/a_000000020.safetensors"]
 WEIGHTS = [0.5, 1.0]

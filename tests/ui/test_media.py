@@ -10,8 +10,8 @@ from PIL import Image
 from models.batch import Audio, Clip
 from server.store import jobs
 from server.store.tables import Status
-from worker.media import write
 from worker.report_store import StoreReporter
+from worker.sampling.media import write
 
 RATE = 16000
 

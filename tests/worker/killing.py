@@ -18,12 +18,13 @@ from typing import Any
 
 from models import catalog
 from models.weights import load_tensors, read_metadata
-from worker import checkpoint, run
+from worker import run
 from worker.data.fingerprint import tensor_bytes
 from worker.load import Slot
 from worker.places import find_places
 from worker.report import Phase, Reporter, StepTold
-from worker.steps import TrainStep
+from worker.training import checkpoint
+from worker.training.steps import TrainStep
 
 
 class Clock:

@@ -6,14 +6,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from worker.checkpoint import is_whole
+from worker.training.checkpoint import is_whole
 
 RUN = """
 import json, resource, sys
 from models import catalog
 from server.store import jobs, verbs
 from server.store.engine import migrate
-from worker import checkpoint, preview, saves, tasks
+from worker.training import checkpoint, saves
+from worker.sampling import preview
+from worker import tasks
 from worker.data import cache
 
 WRITES = {

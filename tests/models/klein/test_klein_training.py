@@ -15,7 +15,7 @@ from models.prompt_embeds import concat_prompt_embeds
 from models.spec import TrainSpec
 from tests.models.klein.tiny_klein import LENGTH, PROMPTS, embeds_of, load, unit
 from worker.data.batches import TrainBatch
-from worker.steps import TrainStep
+from worker.training.steps import TrainStep
 
 
 @pytest.fixture

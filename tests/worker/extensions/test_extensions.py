@@ -1,0 +1,295 @@
+"""Folders from elsewhere, from disk to a trained adapter: what a worker finds, what it says of broken ones, what it does when they
+change. The packages are written here."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models import catalog
+from server.store import extensions
+from server.store.engine import migrate
+from server.store.settings import settings
+from tests.worker.foreign_sources import THEIRS, net_weights, ours, theirs
+from worker.extensions import discover, foreign
+from worker.extensions.packages import Package, digest, entries, packages, stamps
+
+
+@pytest.fixture
+def look(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """`look(folder, ...)` does what the watcher does when these folders change; the answer is the table, by name."""
+
+    def find(*folders: Path, everything: bool = False) -> dict[str, Any]:
+        monkeypatch.setenv("SAFELIGHT_EXTENSIONS", ",".join(map(str, folders)))
+        settings.cache_clear()
+        migrate()
+        discover.look(everything)
+        return {row.name: row for row in extensions.listing()}
+
+    return find
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Any:
+    yield
+    catalog.register([])
+
+
+# -- finding ----------------------------------------------------------------------------------------------------------------
+
+
+def test_both_forms_are_found_in_a_folder_and_by_themselves(tmp_path: Path) -> None:
+    theirs(tmp_path / "ext" / "a_theirs")
+    ours(tmp_path / "ext" / "b_ours")
+    (tmp_path / "ext" / "unrelated").mkdir()
+    (tmp_path / "ext" / "unrelated" / "__init__.py").write_text("AI_TOOLKIT_EXTENSIONS = []")
+    found = packages([tmp_path / "ext"])
+    assert [(package.path.name, package.form, package.problem) for package in found] == [
+        ("a_theirs", "toolkit", None),
+        ("b_ours", "ours", None),
+    ]
+    assert packages([tmp_path / "ext" / "a_theirs"]) == found[:1]
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda path: path.parent, "is missing"),
+        (lambda path: path.write_text(""), "is not a folder"),
+        (
+            lambda path: path.mkdir(),
+            "holds no architecture: it needs card.py and model.py, or an __init__.py with AI_TOOLKIT_MODELS",
+        ),
+        (lambda path: ours(path / "my-arch"), "the folder's name 'my-arch' is no Python name; call it 'my_arch'"),
+    ],
+)
+def test_a_folder_without_any_says_why(tmp_path: Path, make: Any, problem: str) -> None:
+    make(tmp_path / "ext")
+    (found,) = packages([tmp_path / "ext"])
+    assert found.problem is not None and problem in found.problem
+
+
+def test_a_list_of_imports_is_read_without_running_it_and_anything_else_is_not(tmp_path: Path) -> None:
+    package = Package(theirs(tmp_path / "extensions_built_in" / "models_of_mine"))
+    (entry,) = entries(package) or []
+    assert (entry.module, entry.class_name) == ("extensions_built_in.models_of_mine.network", "TinyModel")
+    (package.path / "__init__.py").write_text("import os\nAI_TOOLKIT_MODELS = [x for x in ()]\n")
+    assert entries(package) is None
+
+
+def test_the_digest_is_of_source_only_and_sees_every_change(tmp_path: Path) -> None:
+    folder = theirs(tmp_path / "pack")
+    before, stamped = digest(folder), stamps(packages([folder]))
+    (folder / "weights.safetensors").write_bytes(b"x" * 100)
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "a.py").write_text("")
+    assert digest(folder) == before and stamps(packages([folder])) == stamped
+    (folder / "network" / "model.py").write_text(THEIRS + "# changed")
+    changed = digest(folder)
+    assert changed != before and stamps(packages([folder])) != stamped
+    (folder / "network" / "model.py").rename(folder / "network" / "other.py")
+    assert digest(folder) not in (before, changed)
+
+
+# -- listing ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_class_of_theirs_gets_a_card_from_what_it_says_and_reads(tmp_path: Path, look: Any) -> None:
+    source = THEIRS + "\n    def condition_noisy_latents(self, latents, batch):\n        return batch.control_tensor\n"
+    row = look(theirs(tmp_path / "pack", source))["tiny_theirs"]
+    assert row.broken is None and row.source == str(tmp_path / "pack") and row.digest == digest(tmp_path / "pack")
+    assert (
+        row.card["bucket_divisibility"] == 8 and row.card["capabilities"] == ["edit", "schedule"] and row.card["options"] is None
+    )
+    assert row.card["code"] == "pack.network.model:TinyModel"
+    older = THEIRS.replace("use_old_lokr_format = False", "").replace("def get_train_scheduler", "def another")
+    assert look(theirs(tmp_path / "older", older))["tiny_theirs"].card["capabilities"] == ["old_lokr_names"]
+    assert set(row.schemas) == {"train", "sample"}
+
+
+def test_a_card_of_ours_comes_with_its_options(tmp_path: Path, look: Any) -> None:
+    row = look(ours(tmp_path / "mine"))["tiny_ours"]
+    assert row.broken is None and row.card["code"] == "mine.model:Model"
+    assert row.card["options"]["properties"]["width"]["minimum"] == 4
+    assert row.schemas["train"]["$defs"]["Options"]["properties"]["width"]["title"] == "Width"
+
+
+DEFAULTS = [
+    ('{"train": {"switch_boundary_every": 5}}', "/train/switch_boundary_every: arch 'tiny_ours' has no use for"),
+    ('{"datasets": {"num_frames": 9}}', "/datasets/0/num_frames: arch 'tiny_ours' has no use for num_frames: it lacks 'video'"),
+    ('{"train": {"timestep_type": "shift"}}', "/train/timestep_type: timestep_type 'shift' follows the schedule of arch"),
+    ('{"train": {"stepps": 5}}', "/train/stepps: unknown key 'stepps'"),
+    ('{"sampel": {"width": 64}}', "/sampel: unknown key 'sampel'"),
+    ('{"train": {"lr": "0.1"}}', "/train/lr: Input should be a valid number, not '0.1'"),
+    ('{"datasets": {"resolution": [20]}}', "/datasets/0/resolution/0: 20 must be a multiple of 8"),
+]
+
+
+@pytest.mark.parametrize(("defaults", "reason"), DEFAULTS)
+def test_defaults_that_mean_nothing_are_told_when_a_card_is_looked_at(
+    tmp_path: Path, look: Any, defaults: str, reason: str
+) -> None:
+    folder = ours(tmp_path / "mine")
+    card = (folder / "card.py").read_text()
+    (folder / "card.py").write_text(card.replace("bucket_divisibility=8", f"bucket_divisibility=8, defaults={defaults}"))
+    (row,) = look(folder).values()
+    assert row.broken.startswith(f"its defaults are not right: {reason}")
+
+
+def test_a_preset_that_is_no_job_is_told_by_its_name(tmp_path: Path, look: Any) -> None:
+    folder = ours(tmp_path / "mine")
+    card = (folder / "card.py").read_text().replace("import Arch", "import Arch, Preset")
+    preset = (
+        'presets=(Preset(name="slow", label="Slow", description="", spec={"kind": "sample", "model": {"arch": "tiny_ours"}}),)'
+    )
+    (folder / "card.py").write_text(card.replace("bucket_divisibility=8", f"bucket_divisibility=8, {preset}"))
+    (row,) = look(folder).values()
+    assert row.broken.startswith("its preset 'slow' is not right: /name: Field required; /model/name_or_path: Field required")
+
+
+def test_defaults_wait_for_what_a_job_sets_beside_them(tmp_path: Path, look: Any) -> None:
+    folder = ours(tmp_path / "mine")
+    card = (folder / "card.py").read_text()
+    defaults = '{"model": {"qtype": "qint8"}, "train": {"huber_c": 0.5}, "network": {"lokr_factor": 4}, "datasets": {"resolution": [32]}}'
+    (folder / "card.py").write_text(card.replace("bucket_divisibility=8", f"bucket_divisibility=8, defaults={defaults}"))
+    assert look(folder)["tiny_ours"].broken is None
+
+
+BROKEN = [
+    ("import nowhere_to_be_found\n", "it needs the Python package 'nowhere_to_be_found', which is not installed"),
+    ("from toolkit.basic import no_such_name\n", "cannot import name 'no_such_name' from 'toolkit.basic'"),
+    ("import toolkit.stable_diffusion_model\n", "Safelight does not offer ai-toolkit's module 'toolkit.stable_diffusion_model'"),
+    ("raise ValueError('half done')\n", "ValueError: half done (model.py, line 1)"),
+    ("def f(:\n", "SyntaxError: invalid syntax (model.py, line 1)"),
+    ("import os; os._exit(3)\n", "importing it ended the process (exit code 3)"),
+    ("import os; os.kill(os.getpid(), 9)\n", "importing it ended the process (signal 9)"),
+]
+
+
+@pytest.mark.parametrize(("start", "reason"), BROKEN)
+def test_a_package_that_does_not_import_says_why_and_hides_nothing(tmp_path: Path, look: Any, start: str, reason: str) -> None:
+    theirs(tmp_path / "ext" / "bad", start + THEIRS, "shattered")
+    theirs(tmp_path / "ext" / "good")
+    rows = look(tmp_path / "ext")
+    assert set(rows) == {"shattered", "tiny_theirs"}
+    assert reason in rows["shattered"].broken and rows["tiny_theirs"].broken is None
+
+
+def test_a_name_that_is_taken_is_broken_and_keeps_its_owner(tmp_path: Path, look: Any) -> None:
+    rows = look(theirs(tmp_path / "first", name="pocket"), theirs(tmp_path / "second"), theirs(tmp_path / "third"))
+    assert set(rows) == {"pocket@first", "tiny_theirs", "tiny_theirs@third"}
+    assert rows["pocket@first"].broken == "its name 'pocket' is already that of an arch from Safelight itself; set another `arch`"
+    assert str(tmp_path / "second") in rows["tiny_theirs@third"].broken and rows["tiny_theirs"].broken is None
+    freed = look(tmp_path / "third")
+    assert set(freed) == {"tiny_theirs"} and freed["tiny_theirs"].broken is None
+
+
+@pytest.mark.parametrize("name", ["json", "this"])
+def test_a_folder_named_like_an_installed_module_is_refused(tmp_path: Path, look: Any, name: str) -> None:
+    (row,) = look(ours(tmp_path / name)).values()
+    assert re.fullmatch(f"the folder's name '{name}' is that of an(other| installed Python) module; give it another", row.broken)
+
+
+def test_only_what_changed_is_imported_again(tmp_path: Path, look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = theirs(tmp_path / "first"), ours(tmp_path / "second")
+    look(*folders)
+    asked: list[str] = []
+    real = discover.look_at
+    monkeypatch.setattr(discover, "look_at", lambda package: asked.append(package.path.name) or real(package))
+    look(*folders)
+    assert asked == []
+    (tmp_path / "first" / "network" / "model.py").write_text(THEIRS.replace("return 8", "return 24"))
+    rows = look(*folders)
+    assert asked == ["first"] and rows["tiny_theirs"].card["bucket_divisibility"] == 24 and rows["tiny_ours"].broken is None
+    assert set(look(folders[1])) == {"tiny_ours"}
+
+
+def test_the_import_leaves_no_toolkit_behind(tmp_path: Path) -> None:
+    import sys
+
+    list(foreign.cards(packages([theirs(tmp_path / "left_behind")])[0]))
+    assert not [name for name in sys.modules if name.split(".")[0] == "toolkit"]
+
+
+# -- running, on a real stack -------------------------------------------------------------------------------------------------
+
+
+def job(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "kind": "train",
+        "name": "theirs",
+        "model": {
+            "arch": "tiny_theirs",
+            "name_or_path": str(tmp_path / "weights"),
+            "dtype": "fp32",
+            "model_kwargs": {"scale": 0.5},
+        },
+        "network": {"linear": 2},
+        "datasets": [{"folder_path": "colours", "resolution": [32]}],
+        "train": {"steps": 5, "lr": 1e-2, **changes},
+        "save": {"save_every": 5, "dtype": "fp32"},
+        "sample": {"sample_every": 5, "width": 16, "height": 16, "sample_steps": 1, "samples": [{"prompt": "a"}]},
+    }
+
+
+def test_a_job_file_runs_without_a_server(tmp_path: Path, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from worker import run
+
+    pictures()
+    net_weights(tmp_path / "weights")
+    monkeypatch.setenv("SAFELIGHT_EXTENSIONS", str(theirs(tmp_path / "alone")))
+    settings.cache_clear()
+    (tmp_path / "job.json").write_text(json.dumps(job(tmp_path)))
+    assert run.main(str(tmp_path / "job.json"), str(tmp_path / "out")) == 0
+    (weights,) = (tmp_path / "out").rglob("theirs_*.safetensors")
+    from safetensors.torch import load_file
+
+    # only the blocks that the class names, under the keys that it writes
+    assert set(load_file(weights)) == {f"diffusion_model.blocks.0.lora_{side}.weight" for side in "AB"}
+
+
+def test_a_folder_appears_while_a_job_trains_and_edited_code_is_never_stale(
+    tmp_path: Path, stack: Any, pictures: Any, tiny_job: Any, until: Any
+) -> None:
+    pictures()
+    net_weights(tmp_path / "weights")
+    (tmp_path / "ext").mkdir()
+    up = stack(SAFELIGHT_EXTENSIONS=str(tmp_path / "ext"), SAFELIGHT_WARM_SECONDS="600")
+
+    def listed(name: str) -> dict[str, Any] | None:
+        return next((each for each in up.http.get("/v1/archs").json()["archs"] if each["arch"] == name), None)
+
+    long = up.submit(tiny_job(**{"train.steps": 100000, "train.disable_sampling": True, "save.save_every": 100000}))
+    up.wait_for(long, "running")
+    theirs(tmp_path / "ext" / "pack")
+    until(lambda: bool((found := listed("tiny_theirs")) and found["workers"]), "the folder was not listed")
+    assert up.job(long)["status"] == "running"
+    up.http.post(f"/v1/jobs/{long}/cancel")
+    up.wait_for(long, "canceled")
+
+    def run_one() -> tuple[str, tuple[int, ...]]:
+        done = up.wait_for(up.submit(job(tmp_path)), "succeeded", "failed")
+        assert done["status"] == "succeeded", done
+        events = up.http.get(f"/v1/jobs/{done['id']}/events", headers={"Accept": "application/json"}).json()["events"]
+        (told,) = [each["data"]["digest"] for each in events if each["type"] == "worker" and "digest" in each["data"]]
+        newest = up.http.get(f"/v1/jobs/{done['id']}/samples/latest")
+        from io import BytesIO
+
+        from PIL import Image
+
+        return told, Image.open(BytesIO(newest.content)).convert("RGB").getpixel((0, 0))
+
+    first, shade = run_one()
+    assert shade == (10, 0, 0) and first == digest(tmp_path / "ext" / "pack")
+    again, _ = run_one()
+    assert again == first
+    (tmp_path / "ext" / "pack" / "network" / "model.py").write_text(THEIRS.replace("SHADE = 10", "SHADE = 200"))
+    edited, shade = run_one()
+    assert edited == digest(tmp_path / "ext" / "pack") != first and shade == (200, 0, 0)
+    (tmp_path / "ext" / "pack" / "network" / "model.py").write_text("import nowhere\n" + THEIRS)
+    until(lambda: bool((found := listed("tiny_theirs")) and found["broken"]), "the broken folder was not listed as broken")
+    assert listed("tiny_theirs")["broken"] == "it needs the Python package 'nowhere', which is not installed"  # type: ignore[index]
+    assert listed("pocket")["broken"] is None  # type: ignore[index]
