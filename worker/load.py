@@ -3,8 +3,10 @@
 import importlib
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -75,8 +77,8 @@ def trains_all_weights(spec: JobSpec) -> bool:
     return isinstance(spec, TrainSpec) and spec.network is None
 
 
-def load_model(spec: JobSpec, places: Places, device: str) -> BaseModel:
-    """The arch's model, built from the class that its card names."""
+def load_model(spec: JobSpec, places: Places, device: str, inside: AbstractContextManager[Any] | None = None) -> BaseModel:
+    """The arch's model, built from the class that its card names. Its own code builds it `inside` a context."""
     module, _, name = catalog.arch(spec.model.arch).code.partition(":")
     cls: type[BaseModel] = getattr(importlib.import_module(module), name)
     found = {
@@ -91,7 +93,8 @@ def load_model(spec: JobSpec, places: Places, device: str) -> BaseModel:
     model.cache_folder = places.cache
     extension = catalog.extensions().get(spec.model.arch)
     model.source = quantized.source_of(config.model_dump(mode="json"), extension.digest if extension else "")
-    model.load_model()
+    with inside or nullcontext():
+        model.load_model()
     memory.settle(model, parked=memory.is_low(model) and not trains_all_weights(spec))
     if places.cache is not None:
         quantized.prune(places.cache / QUANTIZED, settings().quantized_cache_gb * 1e9)

@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,8 @@ import safetensors
 import safetensors.torch
 import torch
 from optimum.quanto.library.qbytes_mm import qbytes_mm_impl_cpu
+from optimum.quanto.tensor.packed import PackedTensor
+from optimum.quanto.tensor.weights.qbits import WeightQBitsTensor
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -84,6 +87,7 @@ def blank_weights(mode: FakeTensorMode) -> Iterator[None]:
     """Inside, safetensors files give blank tensors, modules can move them, and numpy gets zeros of them. Whoever imported safetensors'
     functions by name is served too; files are opened for their headers only, and for single numbers, on which code hangs (alpha)."""
     real_open, real_load, real_apply = safetensors.safe_open, safetensors.torch.load_file, nn.Module._apply
+    real_create = WeightQBitsTensor.create
 
     class Opened:
         """`safe_open`, whose tensors are blank."""
@@ -133,6 +137,7 @@ def blank_weights(mode: FakeTensorMode) -> Iterator[None]:
                 undo.append((names, name, value))
                 names[name] = swapped[id(value)]
     nn.Module._apply = _apply  # type: ignore[method-assign]
+    WeightQBitsTensor.create = staticmethod(partial(_create, real_create))
     FakeTensor.numpy = _zeros  # type: ignore[method-assign, assignment]
     threads = os.environ.get(LOAD_IN_THREADS)
     os.environ[LOAD_IN_THREADS] = "1"
@@ -142,6 +147,7 @@ def blank_weights(mode: FakeTensorMode) -> Iterator[None]:
         os.environ.pop(LOAD_IN_THREADS)
         os.environ.update({LOAD_IN_THREADS: threads} if threads is not None else {})
         nn.Module._apply = real_apply  # type: ignore[method-assign]
+        WeightQBitsTensor.create = staticmethod(real_create)
         del FakeTensor.numpy
         for names, name, value in undo:
             names[name] = value
@@ -159,6 +165,16 @@ def _apply(self: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recu
                 if made is not tensor:
                     own[name] = nn.Parameter(made, tensor.requires_grad) if own is part._parameters else made
     return self
+
+
+def _create(real: Op, qtype: Any, axis: Any, group: Any, size: Any, stride: Any, data: Any, *rest: Any, **more: Any) -> Any:
+    """quanto packs only plain tensors, several numbers to a byte, and has kernels that ask for plain ones."""
+    if not any(isinstance(part, FakeTensor) for part in take_apart(data)[0]):
+        return real(qtype, axis, group, size, stride, data, *rest, **more)
+    if isinstance(data, FakeTensor):
+        rows = -(-len(data) * qtype.bits // 8)
+        data = PackedTensor(data[:rows].clone(), qtype.bits, data.size(), data.stride())
+    return WeightQBitsTensor(qtype, axis, group, size, stride, data, *rest, **more)
 
 
 def _zeros(self: torch.Tensor, **_: Any) -> Any:

@@ -10,7 +10,7 @@ The code runs as on a CPU; for a GPU what waits outside it (a resting VAE, a par
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,8 +85,7 @@ def _predict(spec: JobSpec, places: Places, data: Data | None, device: str, buil
     mode = new_mode()
     on_cpu = torch.device(device).type == "cpu"
     with blank_weights(mode):
-        with mode if built_blank else nullcontext():
-            model = load_model(spec, Places(**{**vars(places), "cache": None}), "cpu")
+        model = load_model(spec, Places(**{**vars(places), "cache": None}), "cpu", inside=mode if built_blank else None)
         for part in _modules(model):
             blank_module(part, mode)
         if isinstance(spec, SampleSpec):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from models import budget, catalog, memory
+from models import budget, catalog, memory, quantize
 from models.batch import Batch
 from models.errors import UserError
 from models.prompt_embeds import concat_prompt_embeds
@@ -21,7 +21,7 @@ from worker.data.batches import TrainBatch
 from worker.load import Places, load_model
 from worker.places import find_places
 from worker.planning import plan, predict
-from worker.planning.blank import Tracker, blank_weights, new_mode, num_bytes
+from worker.planning.blank import Tracker, blank_module, blank_weights, new_mode, num_bytes
 from worker.report import Reporter
 from worker.training import loop as train
 from worker.training.steps import TrainStep
@@ -150,6 +150,21 @@ def test_blank_weights_are_never_read(tmp_path: Path) -> None:
     blank = [isinstance(param.data, FakeTensor) for part in parts for param in part.parameters()]
     assert blank and all(blank)
     assert nn.Module._apply is real_apply
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("qtype", ["qint2", "qint4", "qint8", "qfloat8"])
+def test_blank_weights_quantize_to_the_size_of_real_ones(qtype: str, dtype: torch.dtype) -> None:
+    sizes = []
+    for is_blank in (False, True):
+        layers, mode = nn.Sequential(nn.Linear(256, 128)).to(dtype), new_mode()
+        with blank_weights(mode):
+            if is_blank:
+                blank_module(layers, mode)
+            quantize.quantize_layers(layers, {"0": qtype})
+            assert layers(torch.zeros(3, 256, dtype=dtype)).shape == (3, 128)
+        sizes.append(num_bytes(layers))
+    assert sizes[0] == sizes[1]
 
 
 def test_the_tracker_counts_what_lives() -> None:
