@@ -235,7 +235,7 @@ def test_running_out_of_memory_is_explained(error: Exception) -> None:
 def test_advice_names_what_is_not_set() -> None:
     train = SimpleNamespace(gradient_checkpointing=True, batch_size=4)
     config = SimpleNamespace(quantize=False, quantize_te=True, low_vram=True, layer_offloading=False)
-    job = SimpleNamespace(train=train, model=config, network=object())
+    job = SimpleNamespace(kind="train", train=train, model=config, network=object())
     assert budget.general_advice(job) == (
         "Set model.quantize: true (a small error), or train.batch_size: 1 (noisier steps; train.gradient_accumulation makes good for "
         "it), or model.layer_offloading: true (much slower steps); or a smaller resolution."

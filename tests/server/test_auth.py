@@ -219,7 +219,7 @@ def test_no_reply_may_be_sniffed(guarded, monkeypatch) -> None:
     def broken(*_: Any) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("server.store.jobs.queue_positions", broken)
+    monkeypatch.setattr("server.store.verbs.saved_steps", broken)
     asked = {
         200: ("/healthz", BEARER), 401: ("/v1/jobs", {}), 403: ("/v1/jobs", {"Host": "evil.example"}),
         404: ("/v1/nothing", BEARER), 422: ("/v1/jobs?limit=0", BEARER), 500: ("/v1/jobs", BEARER),

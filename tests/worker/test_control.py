@@ -90,7 +90,7 @@ def test_a_crash_says_where_it_was(up, tree, long_job, reach, until) -> None:
     press(up, job_id, "cancel")
     up.wait_for(job_id, "canceled", "failed", "succeeded")
     log = up.http.get(f"/v1/jobs/{job_id}/log").text
-    assert "SIGSEGV" in log
+    assert "SIGSEGV" in log or "fell silent" in log  # whoever sees it first, the parent or the reaper
     assert "Fatal Python error: Segmentation fault" in log
     assert "most recent call first" in log
     assert "ran out of memory" not in log
