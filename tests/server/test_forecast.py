@@ -204,7 +204,8 @@ def test_the_newest_question_comes_first_and_old_ones_are_forgotten(asked: Any) 
 def test_a_broker_that_is_down_is_no_fault_of_the_job(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     connect("w", 80 * GIB)
     with monkeypatch.context() as patch:
-        patch.setattr(plans.broker, "client", lambda: plans.redis.Redis(port=1))
+        patch.setattr(plans.broker, "redis_url", lambda: "redis://127.0.0.1:1")
+        patch.setattr(plans.broker, "client", plans.broker.client.__wrapped__)
         plan = asked().json()
     assert plan["ok"] and memory_line(plan) == "memory: the broker does not answer"
 

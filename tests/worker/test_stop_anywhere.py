@@ -175,6 +175,7 @@ def test_a_load_whose_lease_is_lost_ends_and_says_nothing_of_the_job(up, signs, 
     check_one_plain_line(told(), job_id, "lost")
 
 
+@pytest.mark.slow
 def test_a_stack_that_is_stopped_while_a_job_loads_queues_it_and_starts_it_again(up, signs, loading, told) -> None:
     job_id = loading()
     assert up.stop() == 0

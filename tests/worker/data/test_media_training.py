@@ -168,7 +168,7 @@ def i2v_job(job: Any, tmp_path: Path) -> Callable[..., Path]:
     return lambda **more: job(variants.ImageToVideoModel, ("video", "i2v"), {**dataset, **more}, channels=8)
 
 
-@pytest.mark.parametrize("memory", [True, False])
+@pytest.mark.parametrize("memory", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_cached_image_to_video_job_equals_one_that_decodes_and_decodes_nothing_itself(
     i2v_job, seen, weights_of, same, monkeypatch, memory
 ) -> None:

@@ -65,12 +65,16 @@ def test_what_cannot_be_planned_is_said(planner: Planner, until: Callable[..., N
 
 
 def test_what_the_run_would_meet_too_refuses_the_job(
-    planner: Planner, until: Callable[..., None], pictures: Callable[..., Path], tiny_job: Callable[..., Any]
+    migrated: Path, pictures: Callable[..., Path], tiny_job: Callable[..., Any], capsys: Any, tmp_path: Path
 ) -> None:
+    from worker.planning import plan
+
     pictures()
-    spec = catalog.parse_job(tiny_job(network={"linear": 2, "only_if_contains": ["nowhere"]})).model_dump(mode="json")
-    found = answer(planner, until, spec)
-    assert found["refuses"] and "no layer's name contains 'nowhere'" in found["error"]
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(tiny_job(network={"linear": 2, "only_if_contains": ["nowhere"]})))
+    assert plan.main([str(file)]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["refuses"] and "no layer's name contains 'nowhere'" in told["error"]
 
 
 def test_a_batch_is_as_large_as_its_bucket(migrated: Path, pictures: Callable[..., Path], tiny_job: Callable[..., Any]) -> None:
@@ -78,9 +82,8 @@ def test_a_batch_is_as_large_as_its_bucket(migrated: Path, pictures: Callable[..
     from worker.planning import plan
 
     pictures(count=4)
-    specs = [catalog.parse_job(tiny_job(**{"train.batch_size": size})) for size in (2, 4, 64)]
-    two, four, many = (plan.plan(spec, find_places(spec), "cpu", None)["phases"]["training"] for spec in specs)
-    assert two < four == many
+    specs = [catalog.parse_job(tiny_job(**{"train.batch_size": size})) for size in (2, 64)]
+    assert [plan.look(spec, plan.glance(spec, find_places(spec))).batch for spec in specs] == [(32, 32, 1, 2), (32, 32, 1, 4)]
 
 
 def test_a_child_that_dies_is_an_answer(planner: Planner, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:

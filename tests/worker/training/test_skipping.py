@@ -58,7 +58,7 @@ def leave_out(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     monkeypatch.setattr(train.Ema, "update", averaged)
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("accumulation", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_skipped_step_is_an_update_left_out_also_when_the_run_is_cut(
     job, run_here, scripted, stopped, state_of, same, spoil, monkeypatch, accumulation
 ) -> None:
