@@ -1,9 +1,9 @@
 """`python -m bench.step_overhead [--cuda]`: what our whole step costs beside a bare torch + peft loop.
 
 Both train the same LoRA (same layers, rank and optimizer) on the same tiny U-Net from pictures that are encoded already. Ours is the loop
-of a job: data, captions, draws, loss, accumulation, clipping, reporter. The bare one draws noise for a fixed batch. They take turns in
-blocks of steps; the figures are medians over blocks of a step's CPU time in this process, and its peak of allocated memory as torch's
-profiler sees it. With --cuda there is no comparison: 50 of our steps run where any host synchronisation is an error.
+of a job: data, captions, draws, loss, accumulation, clipping, reporter. The bare one takes pictures from a tensor and draws noise. They
+take turns in blocks of steps; the figures are medians over blocks of a step's CPU time in this process, and its peak of allocated memory
+as torch's profiler sees it. With --cuda there is no comparison: 50 of our steps run where any host synchronisation is an error.
 """
 
 import argparse
@@ -102,9 +102,11 @@ def bare() -> Iterator[None]:
     unet.train()
     params = [param for param in unet.parameters() if param.requires_grad]
     optimizer = torch.optim.AdamW(params, lr=1e-4, eps=1e-6, fused=True)
-    latents = torch.rand(BATCH, 12, PIXELS // 2, PIXELS // 2) * 2 - 1
-    text = torch.randn(BATCH, 1, TEXT_FEATURES)
+    pictures = torch.rand(PICTURES, 12, PIXELS // 2, PIXELS // 2) * 2 - 1  # as many as ours keeps in memory
+    texts = torch.randn(PICTURES, 1, TEXT_FEATURES)
     while True:
+        picked = torch.randint(PICTURES, (BATCH,))
+        latents, text = pictures[picked], texts[picked]
         noise, t = torch.randn_like(latents), torch.rand(BATCH)
         share = t.reshape(-1, 1, 1, 1)
         noisy = (1 - share) * latents + share * noise
