@@ -26,11 +26,10 @@ from server.store.settings import settings
 from worker.data import decode
 from worker.data.encode import AUDIO, FIRST_FRAME, FIRST_LEVELS, LATENTS, Latents, Texts
 from worker.data.load import Loaded, Loader
-from worker.data.survey import INDEX, without_collecting
+from worker.data.survey import INDEX, TOLD_SECONDS, without_collecting
 from worker.report import Reporter
 
 AHEAD = 2  # micro-batches prepared in advance, at least
-TOLD_SECONDS = 0.3  # between two words on how far caching is
 
 
 @dataclass(frozen=True)

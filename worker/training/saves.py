@@ -69,9 +69,8 @@ class Saver:
         """Write a bundle and tell of it, then remove what it made obsolete. Raises OSError when the disk is full; what was saved
         before is then as it was."""
         self.reporter.flush()  # raises NonFiniteLoss before bad weights are written
-        check_finite(
-            self.state, self.reporter.saved_step
-        )  # the step itself may have broken them, which the next one's loss would tell
+        # The step itself may have broken the weights, which only the next one's loss would tell.
+        check_finite(self.state, self.reporter.saved_step)
         self.reporter.phase("saving")
         began = time.monotonic()
         write = self._write_weights if kept else None
