@@ -66,6 +66,16 @@ export async function signIn(page) {
   await page.locator('.topbar').waitFor({ state: 'visible' });
 }
 
+/** The start page in a fresh browser, signed in; what a page throws goes to `errors`. */
+export async function enter(browser, base, errors, { width = 1440, height = 900, colorScheme = 'dark', ...more } = {}) {
+  const context = await browser.newContext({ viewport: { width, height }, colorScheme, ...more });
+  const page = await context.newPage();
+  page.on('pageerror', (error) => errors.push(error.message));
+  await page.goto(base);
+  await signIn(page);
+  return page;
+}
+
 /** Waits until the page says that the job has ended, and returns how. */
 export async function jobEnded(page, timeout) {
   await page.waitForFunction((ended) => ended.includes(document.querySelector('.job-status')?.getAttribute('data-status')), ENDED, { timeout }).catch(() => {});

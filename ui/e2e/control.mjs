@@ -3,7 +3,7 @@
 // Needs a running server with a worker whose first preset trains with previews. Previews and a checkpoint are asked for, the
 // checkpoint is pinned, the job is paused, edited, resumed to its end and extended; then its settings are compared with the preset's.
 // Settings: SAFELIGHT_E2E_PATCH, SAFELIGHT_E2E_SECONDS and SAFELIGHT_TOKEN as in form-to-preview; SAFELIGHT_E2E_STEPS (default 400).
-import { checkAxe, expect, getJson, jobEnded, merge, run, screenshotsTo, signIn } from './common.mjs';
+import { checkAxe, enter, expect, getJson, jobEnded, merge, run, screenshotsTo } from './common.mjs';
 
 const [base, folder] = process.argv.slice(2);
 const patch = JSON.parse(process.env.SAFELIGHT_E2E_PATCH ?? '{}');
@@ -145,11 +145,7 @@ async function compare(page, id) {
 
 await run('control', base, async (browser) => {
   const errors = [];
-  const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, colorScheme: 'dark' });
-  const page = await context.newPage();
-  page.on('pageerror', (error) => errors.push(error.message));
-  await page.goto(base);
-  await signIn(page);
+  const page = await enter(browser, base, errors);
   const id = await start(page);
   const pinned = await askAndPin(page, id);
   const total = await pauseAndEdit(page, id);

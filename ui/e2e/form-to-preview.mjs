@@ -7,7 +7,7 @@
 //   SAFELIGHT_E2E_SECONDS  how long the job may take (default 300)
 //   SAFELIGHT_TOKEN        signs in where the server asks for it
 // Exits 1 with one line saying what was expected and what was seen.
-import { checkAxe, checkPreviews, expect, getJson, jobEnded, merge, run, screenshotsTo, signIn } from './common.mjs';
+import { checkAxe, checkPreviews, enter, expect, getJson, jobEnded, merge, run, screenshotsTo } from './common.mjs';
 
 const [base, folder] = process.argv.slice(2);
 const presetName = process.env.SAFELIGHT_E2E_PRESET;
@@ -74,11 +74,7 @@ async function followJob(page) {
 
 await run('form-to-preview', base, async (browser) => {
   const errors = [];
-  const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, colorScheme: 'dark' });
-  const page = await context.newPage();
-  page.on('pageerror', (error) => errors.push(error.message));
-  await page.goto(base);
-  await signIn(page);
+  const page = await enter(browser, base, errors);
   await page.locator('h1').first().waitFor();
   await checkAxe(page, 'the list of jobs');
   await shoot(page, 'home');
@@ -94,7 +90,7 @@ await run('form-to-preview', base, async (browser) => {
     await shoot(page, `job-${tab}`);
   }
 
-  const phone = await browser.newContext({ viewport: { width: 390, height: 844 }, colorScheme: 'light', storageState: await context.storageState() });
+  const phone = await browser.newContext({ viewport: { width: 390, height: 844 }, colorScheme: 'light', storageState: await page.context().storageState() });
   const small = await phone.newPage();
   small.on('pageerror', (error) => errors.push(error.message));
   await small.goto(`${base}/jobs/${id}`);

@@ -1,7 +1,7 @@
 // The form's own behaviour: node e2e/form.mjs BASE_URL [SCREENSHOT_DIR]
 //
 // Needs a running server whose first usable model has a preset that trains an adapter, named lora. Nothing is submitted.
-import { checkAxe, expect, run, screenshotsTo, signIn } from './common.mjs';
+import { checkAxe, enter, expect, run, screenshotsTo } from './common.mjs';
 
 const [base, folder] = process.argv.slice(2);
 const shoot = screenshotsTo(folder);
@@ -122,11 +122,7 @@ async function memory(page) {
 
 await run('form', base, async (browser) => {
   const errors = [];
-  const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, colorScheme: 'dark' });
-  const page = await context.newPage();
-  page.on('pageerror', (error) => errors.push(error.message));
-  await page.goto(base);
-  await signIn(page);
+  const page = await enter(browser, base, errors);
   await page.goto(`${base}/new?preset=lora`);
   await page.locator('.json textarea').waitFor();
   await unfold(page);

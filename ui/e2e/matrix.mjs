@@ -2,7 +2,7 @@
 //
 // Needs a running server with an ended sampling job of 2 prompts, 2 checkpoints of one run (steps 10 and 20) and weights 0.5 and 1, all
 // of whose pictures but the last were made, and last one of step 10 at weight 2 that the job has no more.
-import { checkAxe, checkPreviews, expect, run, screenshotsTo, signIn } from './common.mjs';
+import { checkAxe, checkPreviews, enter, expect, run, screenshotsTo } from './common.mjs';
 
 const [base, id, folder] = process.argv.slice(2);
 const shoot = screenshotsTo(folder);
@@ -49,11 +49,7 @@ async function walks(page) {
 await run('matrix', base, async (browser) => {
   const errors = [];
   for (const [width, height, colorScheme] of [[1440, 900, 'dark'], [390, 844, 'light']]) {
-    const context = await browser.newContext({ viewport: { width, height }, colorScheme });
-    const page = await context.newPage();
-    page.on('pageerror', (error) => errors.push(error.message));
-    await page.goto(base);
-    await signIn(page);
+    const page = await enter(browser, base, errors, { width, height, colorScheme });
     await looks(page, width);
     await walks(page);
     const beyond = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);

@@ -2,7 +2,7 @@
 //
 // Needs a running server with two ended jobs. The training job has one clip with sound and one sound a step, the sampling job a
 // picture, a clip and a sound, in that order.
-import { checkAxe, checkPreviews, expect, getJson, run, screenshotsTo, signIn } from './common.mjs';
+import { checkAxe, checkPreviews, enter, expect, getJson, run, screenshotsTo } from './common.mjs';
 
 const [base, trained, sampled, folder] = process.argv.slice(2);
 const screenshot = screenshotsTo(folder);
@@ -89,11 +89,7 @@ async function sampling(page) {
 await run('media', base, async (browser) => {
   const errors = [];
   for (const [width, height, colorScheme] of [[1440, 900, 'dark'], [390, 844, 'light']]) {
-    const context = await browser.newContext({ viewport: { width, height }, colorScheme, acceptDownloads: true });
-    const page = await context.newPage();
-    page.on('pageerror', (error) => errors.push(error.message));
-    await page.goto(base);
-    await signIn(page);
+    const page = await enter(browser, base, errors, { width, height, colorScheme, acceptDownloads: true });
     await training(page);
     await sampling(page);
     const beyond = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
