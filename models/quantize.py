@@ -5,19 +5,16 @@ start reads what the first computed. Gradients flow through a quantized layer to
 """
 
 import fnmatch
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from optimum import quanto
-from optimum.quanto.library.extensions import cpp  # noqa: F401 - registers the kernel that is replaced below
-from optimum.quanto.nn import QModuleMixin, quantize_module
 from torch import nn
 
 from models import quantized
 from models.errors import UserError
+from models.quanto import QModuleMixin, quantize_module, quanto
 from models.weights import load_tensors
 
 QTYPES = {
@@ -38,19 +35,6 @@ HOOKS = (
     "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks",
     "_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks",
 )  # fmt: skip
-
-
-def unpack(packed: torch.Tensor, bits: int) -> torch.Tensor:
-    """uint8 values that hold 8 / bits numbers each, to one number each, along the first axis."""
-    mask = 2**bits - 1
-    return torch.cat([(packed >> (bits * place)) & mask for place in range(8 // bits)]).to(torch.uint8)
-
-
-# quanto's own kernel for CPUs is compiled at first use, which needs a compiler, ninja and a writable installation
-_kernels = torch.library.Library("quanto", "IMPL")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it says that a kernel is replaced, which is what is wanted
-    _kernels.impl("unpack", unpack, "CPU", allow_override=True)
 
 
 def get_qtype(qtype: Any) -> Any:

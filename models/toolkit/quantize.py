@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from optimum import quanto
 from torch import nn
 
 from models.errors import UserError
 from models.quantize import get_qtype, quantize_denoiser
+from models.quanto import quanto
 
 __all__ = [
     "OstrisLinear",

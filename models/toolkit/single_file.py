@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from diffusers import ZImageTransformer2DModel as DiffusersTransformer
-from optimum import quanto
 
+from models.quanto import quanto
 from models.toolkit import quantize
 from models.weights import load_tensors
 

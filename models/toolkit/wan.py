@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 from diffusers import AutoencoderKLWan, WanPipeline, WanTransformer3DModel
-from optimum import quanto
 from transformers import AutoTokenizer, UMT5EncoderModel
 
+from models.quanto import quanto
 from models.toolkit import quantize
 from models.toolkit.base_model import BaseModel
 from models.toolkit.embeds import PromptEmbeds

@@ -19,16 +19,13 @@ import numpy as np
 import safetensors
 import safetensors.torch
 import torch
-from optimum.quanto.library.qbytes_mm import qbytes_mm_impl_cpu
-from optimum.quanto.tensor.packed import PackedTensor
-from optimum.quanto.tensor.weights.qbits import WeightQBitsTensor
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from models.offload import take_apart
-from models.quantize import unpack
+from models.quanto import PackedTensor, WeightQBitsTensor, qbytes_mm_impl_cpu, unpack
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
