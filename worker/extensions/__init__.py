@@ -73,12 +73,12 @@ def load_from_folders(arch: str) -> Extension | None:
     """The same without a database, by looking through the folders of SAFELIGHT_EXTENSIONS."""
     if arch in catalog.bundled():
         return None
-    for package in packages.packages(settings().extensions):
-        if package.problem is None:
-            try:
-                return _import(package, arch)
-            except UserError as error:
-                log.debug("%s: %s", package.path, error.message)
+    found = [package for package in packages.packages(settings().extensions) if package.problem is None]
+    for package in sorted(found, key=lambda package: not packages.mentions(package, arch)):  # its neighbours stay untouched
+        try:
+            return _import(package, arch)
+        except UserError as error:
+            log.debug("%s: %s", package.path, error.message)
     return None
 
 
@@ -107,13 +107,14 @@ def _import(package: packages.Package, arch: str) -> Extension:
     try:
         for card in _candidates(package, arch):
             if card.name == arch:
+                foreign.class_of(card)
                 made = Extension(arch, str(package.path), _imported[package.path], card, foreign.schemas_of(card))
                 others = [each for each in catalog.extensions().values() if each.name != arch]
                 catalog.register([*others, made])
                 return made
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an exit at import ends this job, not the worker
         log.exception("arch %s does not import", arch)
         raise UserError(f"arch '{arch}' is broken: {foreign.reason(error, package)}", code="broken_arch") from error
     raise UserError(f"arch '{arch}' is not in {package.path} any more", code="broken_arch")

@@ -1,7 +1,8 @@
 """`python -m worker.extensions.discover`: look into the folders that SAFELIGHT_EXTENSIONS names, and store what is there.
 
 With `--watch` it goes on looking every other second, for as long as the process that started it lives. Each package whose source
-changed is imported in a fork of its own, so that nothing it does at import, a crash included, reaches another one or this process.
+changed is imported in a fork of its own, so that nothing it does at import, a crash or a hang included, reaches another one or this
+process.
 What all architectures import is imported once, here, so that a new folder is listed within seconds also while a job trains.
 """
 
@@ -11,14 +12,16 @@ import importlib
 import json
 import logging
 import os
+import select
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from models import catalog
+from models.arch import Arch
 from models.extensions import Extension
 from server.store import extensions
 from server.store.engine import forget, migrate
@@ -27,7 +30,8 @@ from server.store.tables import ExtensionArch
 from worker.extensions import foreign
 from worker.extensions.packages import Package, Stamps, arch_in_source, digest, entries, packages, stamps
 
-LONGEST_IMPORT_SECONDS = 120
+LONGEST_IMPORT_SECONDS = 60  # the largest folders take seconds, on a busy machine some ten
+SLOW_IMPORT_SECONDS = 5  # after these the folder is listed as broken until its import is done
 LOOK_SECONDS = 2.0
 TAKEN = "@"  # between the name that an arch wanted and its folder
 
@@ -86,9 +90,13 @@ def look(everything: bool) -> None:
     changed = [package for package in found if everything or not _as_known(package, known.get(str(package.path), []))]
     if any(package.problem is None for package in changed):
         warm_up()
-    for package in changed:
-        known[str(package.path)] = look_at(package)
+
+    def know(package: Package, rows: list[dict[str, Any]]) -> None:
+        known[str(package.path)] = rows
         store([row for each in found for row in known.get(str(each.path), [])])
+
+    for package in changed:
+        know(package, look_at(package, partial(know, package)))
     if not changed:
         store([row for each in found for row in known.get(str(each.path), [])])
 
@@ -107,33 +115,53 @@ def store(rows: list[dict[str, Any]]) -> None:
     extensions.replace(list(made.values()))
 
 
-def look_at(package: Package) -> list[dict[str, Any]]:
-    """The rows of a package: one for each architecture, healthy or broken."""
+def look_at(package: Package, slow: Callable[[list[dict[str, Any]]], None] = lambda _: None) -> list[dict[str, Any]]:
+    """The rows of a package: one for each architecture, healthy or broken. `slow` gets the rows to show while an import takes long."""
     if package.problem:
         return [_broken(package, package.path.name, package.problem)]
-    listed = entries(package) if package.form == "toolkit" else None
-    if listed is None:
-        return in_fork(package, package.path.name, lambda: [foreign.found(package, card) for card in foreign.cards(package)])
-    rows = []
-    for entry in listed:
+    rows: list[dict[str, Any]] = []
+
+    def add(name: str, find: Callable[[], list[Extension]]) -> None:
+        rows.extend(in_fork(package, name, find, lambda row: slow([*rows, row])))
+
+    if package.form == "ours":
+        listed = in_fork(package, package.path.name, lambda: [_named(package, card) for card in foreign.cards(package)])
+        for row in listed:
+            if row["broken"]:
+                return listed
+            add(row["name"], lambda name=row["name"]: [foreign.found(package, foreign.our_card(package, name))])  # type: ignore[misc]
+        return rows
+    classes = entries(package)
+    if classes is None:
+        add(package.path.name, lambda: [foreign.found(package, card) for card in foreign.cards(package)])
+    for entry in classes or ():
         name = arch_in_source(package, entry.class_name) or entry.class_name
 
         def one(module: str = entry.module, class_name: str = entry.class_name) -> list[Extension]:
             return [foreign.found(package, foreign.one_card(package, module, class_name))]
 
-        rows += in_fork(package, name, one)
+        add(name, one)
     return rows
 
 
-def in_fork(package: Package, name: str, find: Callable[[], list[Extension]]) -> list[dict[str, Any]]:
-    """What `find` finds, in a forked process; a single broken row called `name` if it raises, hangs or dies."""
+def _named(package: Package, card: Arch) -> Extension:
+    """A card's name alone, before its code is imported."""
+    return Extension(card.name, str(package.path), digest(package.path))
+
+
+def in_fork(
+    package: Package, name: str, find: Callable[[], list[Extension]], slow: Callable[[dict[str, Any]], None] = lambda _: None
+) -> list[dict[str, Any]]:
+    """What `find` finds, in a forked process; a single broken row called `name` if it raises, hangs or dies. `slow` gets a broken row
+    once it has taken SLOW_IMPORT_SECONDS."""
     forget()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
+        os.setpgid(0, 0)  # so that what the import starts ends with it
         importlib.invalidate_caches()
-        signal.alarm(LONGEST_IMPORT_SECONDS)
+        signal.alarm(2 * LONGEST_IMPORT_SECONDS)  # should this process's parent end meanwhile
         try:
             rows = [foreign.card_row(each) for each in find()] or [_broken(package, name, "it lists no architecture")]
         except BaseException as error:
@@ -142,18 +170,34 @@ def in_fork(package: Package, name: str, find: Callable[[], list[Extension]]) ->
             json.dump(rows, pipe)
         os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as pipe:
-        text = pipe.read()
+    so_far = f"importing it has taken {SLOW_IMPORT_SECONDS} s so far; it is ended after {LONGEST_IMPORT_SECONDS} s"
+    text, hung = _read_until(reader, lambda: slow(_broken(package, name, so_far)))
+    for end in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError):
+            end(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    try:
-        told: list[dict[str, Any]] = json.loads(text)
-        return told
-    except ValueError:
-        pass
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+    with contextlib.suppress(ValueError):
+        found: list[dict[str, Any]] = json.loads(text)
+        return found
+    if hung:
         return [_broken(package, name, f"importing it took longer than {LONGEST_IMPORT_SECONDS} s")]
     how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.waitstatus_to_exitcode(status)}"
     return [_broken(package, name, f"importing it ended the process ({how})")]
+
+
+def _read_until(reader: int, slow: Callable[[], None]) -> tuple[bytes, bool]:
+    """(all that comes through a pipe, whether it was still open after LONGEST_IMPORT_SECONDS). Closes it."""
+    began, text, waited = time.monotonic(), b"", False
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        while (left := began + LONGEST_IMPORT_SECONDS - time.monotonic()) > 0:
+            if select.select([pipe], [], [], left if waited else min(left, SLOW_IMPORT_SECONDS))[0]:
+                if not (part := pipe.read(1 << 16)):
+                    return text, False
+                text += part
+            elif not waited:
+                waited = True
+                slow()
+    return text, True
 
 
 @cache

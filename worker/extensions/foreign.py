@@ -9,11 +9,13 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, get_args
 
+from pydantic import ValidationError
+
 from models import catalog, toolkit
 from models.arch import Arch, Capability
 from models.errors import Problem, SpecError, UserError
 from models.extensions import Extension, FreeOptions, card_as_json
-from models.spec import KINDS
+from models.spec import KINDS, ModelSpec
 from worker.extensions.packages import LIST_NAME, Package, digest, entries
 
 FALLBACK_MULTIPLE = 16  # pixels, for a class that does not say
@@ -37,6 +39,38 @@ def cards(package: Package) -> Iterator[Arch]:
         _place(package, run=False)
         for entry in listed:
             yield card_of(getattr(importlib.import_module(entry.module), entry.class_name))
+
+
+def our_card(package: Package, name: str) -> Arch:
+    """The card called `name` of a package of our form, whose code was imported and whose class can be constructed. Raises UserError
+    where it cannot, and whatever the code raises."""
+    card = next(card for card in cards(package) if card.name == name)
+    with toolkit.installed():
+        cls = class_of(card)
+        if (section := _section(card)) is not None:
+            cls("cpu", cls.configure(section), "fp32")
+    return card
+
+
+def class_of(card: Arch) -> Any:
+    """The class that a card's `code` names, imported. Raises UserError if its module has no such model class."""
+    from models.base import BaseModel
+
+    module, _, name = card.code.partition(":")
+    cls = getattr(importlib.import_module(module), name, None)
+    if not (isinstance(cls, type) and issubclass(cls, BaseModel)):
+        wrong = "has no such class" if cls is None else "has under that name no subclass of models.base.BaseModel"
+        raise UserError(f"its card's code is '{card.code}', but {module} {wrong}")
+    return cls
+
+
+def _section(card: Arch) -> Any:
+    """A job's `model` section with every default; None where an option has none."""
+    try:
+        options: Any = card.options()
+    except ValidationError:
+        return None
+    return ModelSpec.model_construct(arch=card.name, name_or_path="", model_kwargs=options)
 
 
 def one_card(package: Package, module: str, class_name: str) -> Arch:

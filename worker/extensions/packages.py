@@ -1,7 +1,7 @@
 """Folders elsewhere that hold architectures: which packages there are, and what state their source is in. Imports none of them.
 
 Two forms are known. Ours: a folder with `card.py` (which lists its cards in ARCHS) and `model.py`. ai-toolkit's: a package whose
-`__init__.py` has a list AI_TOOLKIT_MODELS of model classes.
+`__init__.py` has a list AI_TOOLKIT_MODELS of model classes. A folder with one half of our form is listed with that problem.
 """
 
 import ast
@@ -15,6 +15,7 @@ from typing import Literal
 
 LIST_NAME = "AI_TOOLKIT_MODELS"
 SOURCES = {".py", ".json", ".yaml", ".yml", ".toml", ".txt", ".jinja"}
+BASE_CLASS = "models.base"  # what a model.py of our form imports; many unrelated folders have a file of that name
 LARGEST_SOURCE_BYTES = 4_000_000
 SKIPPED = {"__pycache__", "node_modules", "venv"}
 HOMES = ("extensions", "extensions_built_in")  # the folders that ai-toolkit itself imports packages from
@@ -59,7 +60,7 @@ def packages(folders: Sequence[Path]) -> list[Package]:
             found.append(Package(place, problem=f"{place} is {'not a folder' if place.exists() else 'missing'}"))
             continue
         inside = [made for path in (place, *_folders(place)) if (made := _package(path))]
-        own = [package for package in inside if package.path == place]
+        own = [package for package in inside if package.path == place and package.problem is None]
         none = f"{place} holds no architecture: it needs card.py and model.py, or an __init__.py with {LIST_NAME}"
         found += own or inside or [Package(place, problem=none)]
     return list({package.path: package for package in found}.values())
@@ -101,6 +102,12 @@ def arch_in_source(package: Package, class_name: str) -> str | None:
     return None
 
 
+def mentions(package: Package, arch: str) -> bool:
+    """Whether the source has this name between quotes."""
+    quoted = re.compile(rf"""(['"]){re.escape(arch)}\1""")
+    return any(path.suffix == ".py" and quoted.search(path.read_text(errors="replace")) for path in _sources(package.path))
+
+
 def digest(folder: Path) -> str:
     """SHA-256 over the names and contents of a folder's source files; weights do not count."""
     total = hashlib.sha256()
@@ -121,11 +128,16 @@ def stamps(found: Sequence[Package]) -> Stamps:
 
 
 def _package(path: Path) -> Package | None:
-    if (path / "card.py").is_file() and (path / "model.py").is_file():
+    card, model = (path / "card.py").is_file(), (path / "model.py").is_file()
+    if card and model:
         return Package(path, "ours", _bad_name(path))
     init = path / "__init__.py"
     if init.is_file() and re.search(rf"^{LIST_NAME}\b", init.read_text(errors="replace"), re.MULTILINE):
         return Package(path, "toolkit", _bad_name(path))
+    if card:
+        return Package(path, "ours", f"{path} has card.py without model.py; an architecture of our form needs both")
+    if model and BASE_CLASS in (path / "model.py").read_text(errors="replace"):
+        return Package(path, "ours", f"{path} has model.py without card.py; an architecture of our form needs both")
     return None
 
 

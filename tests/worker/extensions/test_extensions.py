@@ -2,7 +2,10 @@
 change. The packages are written here."""
 
 import json
+import os
 import re
+import select
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,12 @@ from typing import Any
 import pytest
 
 from models import catalog
+from models.errors import UserError
 from server.store import extensions
 from server.store.engine import migrate
 from server.store.settings import settings
-from tests.worker.foreign_sources import THEIRS, net_weights, ours, theirs
+from tests.worker.foreign_sources import CARD, MODEL, THEIRS, net_weights, ours, theirs
+from worker import extensions as extensions_of_worker
 from worker.extensions import discover, foreign
 from worker.extensions.packages import Package, digest, entries, packages, stamps
 
@@ -169,13 +174,87 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("start", "reason"), BROKEN)
-def test_a_package_that_does_not_import_says_why_and_hides_nothing(tmp_path: Path, look: Any, start: str, reason: str) -> None:
-    theirs(tmp_path / "ext" / "bad", start + THEIRS, "shattered")
+OURS_BROKEN = [
+    *((start + MODEL, reason) for start, reason in BROKEN if "toolkit" not in start),
+    ("import sys; sys.exit(4)\n" + MODEL, "SystemExit: 4 (model.py, line 1)"),
+    (MODEL.replace("class Model", "class Modell"), ".model:Model', but ours_9.model has no such class"),
+    (MODEL.replace("(BaseModel)", ""), "but ours_10.model has under that name no subclass of models.base.BaseModel"),
+    (MODEL + "    def __init__(self, *_, **__): raise ValueError('no device')\n", "ValueError: no device (model.py, line"),
+]
+
+
+def test_packages_that_do_not_import_say_why_under_their_archs_name_and_hide_nothing(tmp_path: Path, look: Any) -> None:
+    """In both forms, all beside one that is whole: a syntax error, a missing class, an exit at import."""
+    reasons = {}
+    for number, (start, reason) in enumerate(BROKEN):
+        theirs(tmp_path / "ext" / f"theirs_{number}", start + THEIRS, f"their_{number}")
+        reasons[f"their_{number}"] = reason
+    for number, (source, reason) in enumerate(OURS_BROKEN, start=3):
+        folder = ours(tmp_path / "ext" / f"ours_{number}")
+        (folder / "card.py").write_text(CARD.replace("tiny_ours", f"our_{number}"))
+        (folder / "model.py").write_text(source)
+        reasons[f"our_{number}"] = reason
+    (ours(tmp_path / "ext" / "no_card") / "card.py").write_text("import sys; sys.exit('no card')\n")
     theirs(tmp_path / "ext" / "good")
     rows = look(tmp_path / "ext")
-    assert set(rows) == {"shattered", "tiny_theirs"}
-    assert reason in rows["shattered"].broken and rows["tiny_theirs"].broken is None
+    assert set(rows) == {*reasons, "no_card", "tiny_theirs"}
+    assert {name: row.broken for name, row in rows.items() if reasons.get(name, "") not in (row.broken or "")} == {}
+    assert rows["no_card"].broken == "SystemExit: no card (card.py, line 1)" and rows["tiny_theirs"].broken is None
+
+
+@pytest.mark.parametrize(("half", "other"), [("card.py", "model.py"), ("model.py", "card.py")])
+def test_half_a_folder_of_our_form_is_listed_as_broken_beside_a_whole_one(
+    tmp_path: Path, look: Any, half: str, other: str
+) -> None:
+    (ours(tmp_path / "ext" / "half") / other).unlink()
+    ours(tmp_path / "ext" / "whole")
+    (tmp_path / "ext" / "unrelated").mkdir()
+    (tmp_path / "ext" / "unrelated" / "model.py").write_text("import torch\n")
+    rows = look(tmp_path / "ext")
+    assert set(rows) == {"half", "tiny_ours"} and rows["tiny_ours"].broken is None
+    assert (
+        rows["half"].broken == f"{tmp_path / 'ext' / 'half'} has {half} without {other}; an architecture of our form needs both"
+    )
+
+
+def test_an_import_that_hangs_is_broken_at_once_and_ended_with_all_that_it_started(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ignores the alarm, and what it starts holds its pipe open."""
+    monkeypatch.setattr(discover, "SLOW_IMPORT_SECONDS", 0.1)
+    monkeypatch.setattr(discover, "LONGEST_IMPORT_SECONDS", 0.5)
+    alive, held = os.pipe()
+
+    def hang() -> Any:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        os.fork()
+        while True:
+            signal.pause()
+
+    shown: list[Any] = []
+    (row,) = discover.in_fork(Package(ours(tmp_path / "stuck")), "stuck", hang, shown.append)
+    assert [each["broken"] for each in shown] == ["importing it has taken 0.1 s so far; it is ended after 0.5 s"]
+    assert row["broken"] == "importing it took longer than 0.5 s"
+    os.close(held)
+    assert select.select([alive], [], [], 30)[0] and os.read(alive, 1) == b""  # nobody has the other end any more
+    os.close(alive)
+
+
+def test_code_that_exits_when_a_job_imports_it_ends_the_job_and_a_neighbour_is_never_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (ours(tmp_path / "ext" / "a_deadly") / "model.py").write_text("import os; os._exit(3)\n")
+    source = MODEL.replace("tiny_ours", "late_exit") + "import sys; sys.exit(1)\n"
+    (ours(tmp_path / "ext" / "b_mine") / "card.py").write_text(CARD.replace("tiny_ours", "late_exit"))
+    (tmp_path / "ext" / "b_mine" / "model.py").write_text(source)
+    (package,) = packages([tmp_path / "ext" / "b_mine"])
+    with pytest.raises(UserError, match=r"arch 'late_exit' is broken: SystemExit: 1"):
+        extensions_of_worker._import(package, "late_exit")
+    (tmp_path / "ext" / "b_mine" / "model.py").write_text(MODEL.replace("tiny_ours", "late_exit"))
+    monkeypatch.setenv("SAFELIGHT_EXTENSIONS", str(tmp_path / "ext"))
+    settings.cache_clear()
+    found = extensions_of_worker.load_from_folders("late_exit")
+    assert found is not None and found.source == str(tmp_path / "ext" / "b_mine")
 
 
 def test_a_name_that_is_taken_is_broken_and_keeps_its_owner(tmp_path: Path, look: Any) -> None:
@@ -198,7 +277,7 @@ def test_only_what_changed_is_imported_again(tmp_path: Path, look: Any, monkeypa
     look(*folders)
     asked: list[str] = []
     real = discover.look_at
-    monkeypatch.setattr(discover, "look_at", lambda package: asked.append(package.path.name) or real(package))
+    monkeypatch.setattr(discover, "look_at", lambda package, slow: asked.append(package.path.name) or real(package, slow))
     look(*folders)
     assert asked == []
     (tmp_path / "first" / "network" / "model.py").write_text(THEIRS.replace("return 8", "return 24"))
