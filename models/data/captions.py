@@ -3,13 +3,12 @@
 A caption's line breaks become spaces; commas and all else stay byte for byte, unless a dataset shuffles or drops its tags.
 """
 
-import codecs
-import json
 import random
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from models.data.texts import BadText, parse_json, read_text, text_lines
 from models.spec import DatasetSpec, TrainSpec
 
 KEYS = ("caption", "text", "prompt")  # where a JSON object may hold its caption, the first one found counts
@@ -17,32 +16,17 @@ PLACEHOLDERS = ("[trigger]", "[name]")
 METADATA = "metadata.jsonl"
 
 
-class BadCaption(ValueError):
-    """A caption that cannot be used; the text says why."""
-
-
 def read_caption(path: Path | str) -> str:
     """The caption in `path`, stripped, line breaks as spaces; "" if there is no such file. A .json file is an object with one of
-    KEYS. Raises UnicodeDecodeError for other encodings than `decode_text` knows (a caption is never guessed), BadCaption for JSON that
-    is broken or has no caption."""
+    KEYS. Raises UnicodeDecodeError for other encodings than `decode_text` knows (a caption is never guessed), BadText for JSON that
+    is broken or has no caption, and for files that are too large to be one."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - a hundred thousand times
-            data = file.read()
+        text = read_text(path)
     except FileNotFoundError:
         return ""
-    text = decode_text(data)
     if not str(path).lower().endswith(".json") or not text.strip():
         return one_line(text)
-    try:
-        return one_line(caption_in(json.loads(text)))
-    except json.JSONDecodeError as error:
-        raise BadCaption(f"not valid JSON: {error.msg} in line {error.lineno}") from None
-
-
-def decode_text(data: bytes) -> str:
-    """UTF-8 with or without a byte order mark, or UTF-16 with one. Raises UnicodeDecodeError for anything else."""
-    utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return data.decode("utf-16" if utf16 else "utf-8-sig")
+    return one_line(caption_in(parse_json(text)))
 
 
 def one_line(text: str) -> str:
@@ -51,15 +35,15 @@ def one_line(text: str) -> str:
 
 
 def caption_in(value: object) -> str:
-    """The caption that a JSON object holds; null is an empty one. Raises BadCaption."""
+    """The caption that a JSON object holds; null is an empty one. Raises BadText."""
     if not isinstance(value, dict):
-        raise BadCaption(f"a JSON {type(value).__name__} is no object with a key {', '.join(KEYS)}")
+        raise BadText(f"a JSON {type(value).__name__} is no object with a key {', '.join(KEYS)}")
     found = [key for key in KEYS if key in value]
     if not found:
-        raise BadCaption(f"none of the keys {', '.join(KEYS)} is there")
+        raise BadText(f"none of the keys {', '.join(KEYS)} is there")
     caption = value[found[0]]
     if caption is not None and not isinstance(caption, str):
-        raise BadCaption(f"{found[0]} is not a text: {caption!r:.40}")
+        raise BadText(f"{found[0]} is not a text: {caption!r:.40}")
     return caption or ""
 
 
@@ -81,25 +65,20 @@ def read_metadata(folder: Path) -> Metadata:
     path = folder / METADATA
     if not path.is_file():
         return found
-    try:
-        lines = decode_text(path.read_bytes()).splitlines()
-    except UnicodeDecodeError:
-        found.faults.append((1, "it is not UTF-8 or UTF-16 text"))
-        return found
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, line in text_lines(path):
         try:
-            value = json.loads(line)
+            if isinstance(line, BadText):
+                raise line
+            if not line.strip():
+                continue
+            value = parse_json(line)
             caption = one_line(caption_in(value))
             name = value.get("file_name")
             if not isinstance(name, str):
-                raise BadCaption("file_name is missing")
+                raise BadText("file_name is missing")
             if name in found.captions:
-                raise BadCaption(f"{name} is named a second time")
-        except json.JSONDecodeError as error:
-            found.faults.append((number, f"not valid JSON: {error.msg}"))
-        except BadCaption as error:
+                raise BadText(f"{name} is named a second time")
+        except BadText as error:
             found.faults.append((number, str(error)))
         else:
             found.captions[name] = caption

@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from models.data.captions import KEYS, METADATA, BadCaption, Metadata, read_caption, read_metadata
+from models.data.captions import KEYS, METADATA, Metadata, read_caption, read_metadata
 from models.data.clips import BadClip, Snapper, wanted_frames
 from models.data.fileindex import FileIndex
 from models.data.look import KINDS, Kind, Looks, Media, Tell, file_names, kind_of
+from models.data.texts import BadText
 from models.errors import Problem
 from models.spec import CONTROL_FOLDERS, DatasetSpec, TrainSpec
 
@@ -195,7 +196,7 @@ class _Reader:
         except UnicodeDecodeError:
             self.found.bad_captions.append(name)
             return None
-        except BadCaption as error:
+        except BadText as error:
             self.found.bad_json.append((beside, str(error)))
             return None
         caption = caption or self.found.metadata.captions.get(name, "")
@@ -273,13 +274,14 @@ def problems(found: Survey, spec: DatasetSpec, pointer: str) -> tuple[list[Probl
     return errors, warnings
 
 
-def _caption_faults(found: Survey, spec: DatasetSpec) -> Iterator[tuple[str, str, str]]:
+def _caption_faults(found: Survey, spec: DatasetSpec) -> Iterator[tuple[str, str, str | None]]:
     """(key, message, hint) of each."""
     if found.bad_captions:
         yield "caption_ext", f"captions are not UTF-8 or UTF-16 text: {_named(found.bad_captions)}", "save them as UTF-8"
     if found.bad_json:
         named = _named([f"{name} ({reason})" for name, reason in found.bad_json])
-        yield "caption_ext", f"caption files that cannot be used: {named}", f"an object with a key {', '.join(KEYS)}"
+        hint = f"a JSON caption is an object with a key {', '.join(KEYS)}" if spec.caption_ext.endswith("json") else None
+        yield "caption_ext", f"caption files that cannot be used: {named}", hint
     if found.metadata.faults:
         named = _named([f"line {number} ({reason})" for number, reason in found.metadata.faults])
         yield "folder_path", f"{METADATA} is broken: {named}", "a line is an object with file_name and a caption"

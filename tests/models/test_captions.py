@@ -1,12 +1,13 @@
 """What is read as a caption, and what a step makes of it."""
 
 import json
+import os
+import tracemalloc
 from collections import Counter
 
 import pytest
 
 from models.data.captions import (
-    BadCaption,
     CaptionRule,
     caption_at,
     every_caption,
@@ -15,6 +16,7 @@ from models.data.captions import (
     read_metadata,
     with_trigger,
 )
+from models.data.texts import TEXT_BYTES, BadText
 
 
 @pytest.mark.parametrize(
@@ -41,11 +43,13 @@ def test_json_captions(tmp_path, written, read) -> None:
         ('{"label": 3}', "none of the keys caption, text, prompt is there"),
         ('["a"]', "a JSON list is no object"),
         ('{"caption": 3}', "caption is not a text: 3"),
+        ('{"caption": %s}' % ("7" * 5000), "JSON with a number of too many digits"),
+        ("[" * 100_000, "JSON that is nested too deeply"),
     ],
 )
 def test_json_that_is_no_caption_says_why(tmp_path, written, reason) -> None:
     (tmp_path / "a.json").write_text(written)
-    with pytest.raises(BadCaption, match=reason):
+    with pytest.raises(BadText, match=reason):
         read_caption(tmp_path / "a.json")
 
 
@@ -60,6 +64,54 @@ def test_a_folder_of_hugging_face_s_form(tmp_path) -> None:
     (tmp_path / "metadata.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
     found = read_metadata(tmp_path)
     assert (found.captions, found.faults) == ({"a.png": "an a", "sub/b.png": "a b"}, [])
+
+
+def peak_bytes(read) -> int:
+    tracemalloc.start()
+    try:
+        read()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.json"])
+def test_a_caption_file_is_read_up_to_a_limit(tmp_path, name) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    os.truncate(tmp_path / name, 700 << 20)
+
+    def read() -> None:
+        with pytest.raises(BadText, match="700 MB of text inside, at most 1 MB"):
+            read_caption(tmp_path / name)
+
+    assert peak_bytes(read) < 8 * TEXT_BYTES
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_metadata_file_is_read_by_lines_of_bounded_length(tmp_path, encoding) -> None:
+    ends = ("a\u2028b.png", "c\x85d.png")
+    lines = [json.dumps({"file_name": name, "text": "x"}, ensure_ascii=False) for name in ends]
+    long = json.dumps({"file_name": "long.png", "text": "x" * 3 * TEXT_BYTES})
+    text = "\r\n".join([lines[0], "{", "[" * 100_000, lines[1], long, "{"])
+    (tmp_path / "metadata.jsonl").write_bytes(text.encode(encoding))
+    found = read_metadata(tmp_path)
+    assert sorted(found.captions) == sorted(ends)
+    reasons = [(2, "not valid JSON: "), (3, "JSON that is nested too deeply"), (5, "longer than 1 MB; from here on")]
+    for (number, reason), (at, begins) in zip(found.faults, reasons, strict=True):
+        assert number == at
+        assert reason.startswith(begins)
+
+
+def test_a_sparse_metadata_file_takes_no_memory(tmp_path) -> None:
+    (tmp_path / "metadata.jsonl").touch()
+    os.truncate(tmp_path / "metadata.jsonl", 700 << 20)
+    assert peak_bytes(lambda: read_metadata(tmp_path)) < 16 * TEXT_BYTES
+
+
+def test_a_line_that_is_no_text_is_named_and_the_others_are_read(tmp_path) -> None:
+    (tmp_path / "metadata.jsonl").write_bytes(b'{"file_name": "a\xff.png", "text": "x"}\n{"file_name": "b.png", "text": "x"}')
+    found = read_metadata(tmp_path)
+    assert (list(found.captions), found.faults) == (["b.png"], [(1, "not UTF-8 or UTF-16 text")])
 
 
 def test_broken_lines_are_known_by_their_numbers(tmp_path) -> None:
