@@ -1,6 +1,7 @@
 """Weights on disk: safetensors only, written whole or not at all.
 
-A file is judged by its content, never by its extension, so a renamed pickle is refused before anything looks inside.
+A file is judged by its content, never by its extension (`models/weightfiles.py`), so a renamed pickle is refused before anything looks
+inside.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from models.errors import UserError
+from models.weightfiles import read_header
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MODEL_HASH = "sshs_model_hash"  # the header's SHA-256 of everything behind the header
@@ -69,9 +71,8 @@ def load_tensors(path: Path, device: str = "cpu") -> dict[str, torch.Tensor]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The text header of a safetensors file. Raises UserError if it is not one."""
-    with _opened(path) as file:
-        return file.metadata() or {}
+    """The text in a safetensors file's header. Raises UserError if it is not one."""
+    return dict(read_header(path).metadata)
 
 
 def json_metadata(**values: object) -> dict[str, str]:
@@ -137,12 +138,9 @@ def _system_error(error: SafetensorError, path: Path) -> Exception:
 
 @contextlib.contextmanager
 def _opened(path: Path, device: str = "cpu") -> Iterator[Any]:
+    read_header(path)
     try:
         with safe_open(path, framework="pt", device=device) as file:
             yield file
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing", code="missing_file") from None
     except SafetensorError as error:
-        raise UserError(
-            f"{path} is not a safetensors file ({error}); other formats can run code and are not loaded", code="bad_weights"
-        ) from None
+        raise UserError(f"{path} is a damaged safetensors file ({error}); download it again", code="bad_weights") from None

@@ -1,0 +1,362 @@
+"""Files of weights, judged by their first bytes and, for safetensors, by their header. Torch-free, and cheap however large a file is.
+
+A file's name says little: downloads end as web pages, as Git LFS pointers or half-way. Each function here says what the file is
+instead and what to do about it, with the same words when a job is submitted and when it runs.
+"""
+
+import json
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.errors import UserError
+
+LARGEST_HEADER = 100_000_000  # bytes; the safetensors library reads no longer one
+LARGEST_JSON = 1 << 28  # bytes
+PARSED_JSON = 1 << 20  # bytes; of longer texts only both ends are looked at
+BLANK = b"\xef\xbb\xbf \t\r\n"
+FIRST = 512  # bytes by which a file is recognised
+LFS = b"version https://git-lfs.github.com/spec/"
+
+AGAIN = "download it again"
+ONLY = "only safetensors files are read; download the weights as safetensors, or convert them"
+INSTEAD = "download the file itself (an error message may have been saved in its place)"
+SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
+    (b"\x89PNG\r\n\x1a\n", "a PNG picture", "name the file of the weights"),
+    (b"\xff\xd8\xff", "a JPEG picture", "name the file of the weights"),
+    (b"GIF8", "a GIF picture", "name the file of the weights"),
+    (b"%PDF", "a PDF document", "name the file of the weights"),
+    (b"GGUF", "a GGUF file", ONLY),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", ONLY),
+    (b"\x1f\x8b", "a gzip archive", "unpack it"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it"),
+    (b"Rar!", "a RAR archive", "unpack it"),
+    (b"\xfd7zXZ\0", "an xz archive", "unpack it"),
+    (b"\x28\xb5\x2f\xfd", "a zstd archive", "unpack it"),
+)
+
+PART_FOLDERS = r"(transformer|unet|vae|text_encoder|tokenizer|scheduler|image_encoder|processor|feature_extractor)(_\d+)?"
+TEXT_PARTS = r"(text_encoder|tokenizer|processor)(_\d+)?"
+WEIGHTS_OF_PART = ("model.safetensors", "diffusion_pytorch_model.safetensors")
+TEXTS_OF_PART = ("merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+JSON_OF_PART = r"(\w+_)?config\.json|tokenizer\.json|special_tokens_map\.json|added_tokens\.json|vocab\.json|.+\.index\.json"
+PICKLES_OF_PART = r"(pytorch_model|diffusion_pytorch_model)(-\d+-of-\d+)?\.(bin|pt|pth|ckpt)"
+PIPELINE = "model_index.json"
+PART_MARKERS = ("config.json", "tokenizer_config.json")
+
+
+PEFT_STEM = "base_model.model."
+STEMS = ("transformer.", "diffusion_model.")  # what trainers put in front of a layer's path
+FLAT_STEMS = ("lycoris_", "lora_transformer_", "lora_unet_")  # paths behind these have underscores for dots
+SPELLINGS = {"lora_down.weight": "lora_A.weight", "lora_up.weight": "lora_B.weight"}
+TEXT_ENCODER = r"(base_model\.model\.)?(lora_te\d*_|lora_prior_te|lycoris_te|text_encoders?(_\d+)?\.|te\d*\.|cond_stage_model\.)"
+ADAPTER_KEYS = {
+    "DoRA": r"\.(dora_scale|lora_magnitude_vector)\b",
+    "LoHa": r"\.hada_[wt]",
+    "OFT": r"\.b?oft_\w+",
+    "IA3": r"\.(ia3_l|on_input)\b",
+    "LoRA in three factors (Tucker)": r"\.(lora_mid\.weight|lokr_t2)$",
+    "LoRA under the names of old diffusers": r"_lora\.(down|up)\.weight$",
+    "lora": r"\.lora_(A|B|down|up)\b",
+    "lokr": r"\.lokr_w[12]",
+}
+READ_HERE = ("lora", "lokr")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a safetensors file says of itself. `shapes` are the tensors' by key, in the file's order; `metadata` is its text."""
+
+    path: Path
+    shapes: Mapping[str, tuple[int, ...]]
+    metadata: Mapping[str, str]
+
+
+def read_header(path: Path) -> Header:
+    """Raises UserError (`bad_weights`, or `missing_file`) saying what the file is where it is no whole safetensors file."""
+    first, size = _first_bytes(path)
+    if not _is_safetensors(first):
+        raise _bad(path, *_described(first, size))
+    length = int.from_bytes(first[:8], "little")
+    if size < 8 + length:
+        raise _cut_short(path, size, f"at least {8 + length}")
+    try:
+        with path.open("rb") as file:
+            file.seek(8)
+            raw = json.loads(file.read(length), object_pairs_hook=_without_doubles)
+        metadata = {key: str(value) for key, value in raw.pop("__metadata__", {}).items()}
+        shapes = {key: tuple(int(side) for side in about["shape"]) for key, about in raw.items()}
+        ends = sorted((int(start), int(end)) for start, end in (about["data_offsets"] for about in raw.values()))
+    except _Doubled as error:
+        raise _bad(path, f"a safetensors file whose header names '{error}' twice", AGAIN) from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise _bad(path, "a safetensors file with a damaged header", AGAIN) from None
+    if any(start != before for (start, _), before in zip(ends, [0, *(end for _, end in ends)], strict=False)):
+        raise _bad(path, "a safetensors file with a damaged header: its tensors overlap or leave gaps", AGAIN)
+    whole = 8 + length + (ends[-1][1] if ends else 0)
+    if size < whole:
+        raise _cut_short(path, size, str(whole))
+    if size > whole:
+        raise _bad(path, f"a safetensors file with {size - whole} bytes too many behind its {whole}", AGAIN)
+    return Header(path, shapes, metadata)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object of a config or an index. Raises UserError (`bad_weights`, or `missing_file`) saying what the file is where it is
+    none."""
+    first, size = _first_bytes(path)
+    try:
+        found = json.loads(path.read_bytes()) if _begins_as_json(first) and size <= LARGEST_JSON else None
+    except (ValueError, RecursionError) as error:
+        raise _bad(path, f"a damaged JSON text ({error})", AGAIN) from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if not isinstance(found, dict):
+        raise _bad(path, *_described(first, size))
+    return found
+
+
+def check_json(path: Path) -> None:
+    """Raises UserError as `read_json` does; of a long text (a vocabulary) only both ends are looked at."""
+    first, size = _first_bytes(path)
+    if size <= PARSED_JSON:
+        read_json(path)
+    elif not _begins_as_json(first):
+        raise _bad(path, *_described(first, size))
+    elif not _last_bytes(path).rstrip().endswith(b"}"):
+        raise _bad(path, f"a JSON text that is cut short after {size} bytes", AGAIN)
+
+
+def check_base_file(path: Path) -> Header:
+    """The header of a file that a model is loaded from. Raises UserError (`bad_weights`) as `read_header` does, and for an adapter."""
+    header = read_header(path)
+    for key in header.shapes:
+        if kind := adapter_kind(key):
+            raise _bad(
+                path,
+                f"an adapter ({kind}: it holds '{key}'), not a model",
+                "name the model that it was trained on here, and this file as the adapter",
+            )
+    return header
+
+
+def check_base_folder(folder: Path, parts: str = PART_FOLDERS) -> None:
+    """Look at every file that loading the parts in `folder` would read: in `folder` itself where it is one part, and in its sub-folders
+    whose names match `parts`. Raises UserError (`bad_weights`) for the first that is not what its name says."""
+    entries = _entries(folder)
+    if PIPELINE in entries:
+        read_json(entries[PIPELINE])
+    elif any(name in entries for name in PART_MARKERS):
+        check_part(folder)
+    for name, inner in entries.items():
+        if re.fullmatch(parts, name) and inner.is_dir():
+            check_part(inner)
+
+
+def check_part(folder: Path) -> Path:
+    """Look at the files of one part (its config, its weights with all of their shards, a tokenizer's texts); the answer is `folder`.
+    Raises UserError (`bad_weights`) for the first that is not what its name says."""
+    files = _entries(folder)
+    for name, path in files.items():
+        if re.fullmatch(JSON_OF_PART, name):
+            check_json(path)
+        elif name in TEXTS_OF_PART:
+            _check_text(path)
+        elif name in WEIGHTS_OF_PART:
+            check_base_file(path)
+    for index in (path for name, path in files.items() if name.endswith(".safetensors.index.json")):
+        listed = read_json(index).get("weight_map")
+        if not isinstance(listed, dict):
+            raise _bad(index, "an index of weights without a weight_map", AGAIN)
+        for shard in sorted({str(shard) for shard in listed.values()}):
+            if shard not in files:
+                raise _bad(index, f"the index of several files, of which {shard} is missing", "download that file")
+            check_base_file(files[shard])
+    pickles = [path for name, path in files.items() if re.fullmatch(PICKLES_OF_PART, name)]
+    if pickles and "config.json" in files and not any(name.endswith(".safetensors") for name in files):
+        raise _bad(pickles[0], "a pickle, which can run code", ONLY)
+    return folder
+
+
+def check_adapter_file(path: Path) -> Header:
+    """The header of an adapter's file. Raises UserError: `bad_weights` as `read_header` does, and `bad_adapter`, with keys as they stand
+    in the file, for whole weights, for kinds of adapters that are not read here, for parts of a text encoder, and for a layer that is
+    named twice."""
+    header = read_header(path)
+    check_adapter_keys(path, header.shapes)
+    return header
+
+
+def check_adapter_keys(path: Path, keys: Iterable[str]) -> None:
+    """`check_adapter_file` for keys that were read in another way."""
+    keys = list(keys)
+    kinds = {key: kind for key in keys if (kind := adapter_kind(key))}
+    if not kinds:
+        first = f"'{keys[0]}' and {len(keys) - 1} more tensors" if keys else "no tensors"
+        raise _bad_adapter(path, f"holds {first}, and none is an adapter's; name an adapter here, and whole weights as the model")
+    if of_text := [key for key in kinds if re.match(TEXT_ENCODER, key)]:
+        raise _bad_adapter(
+            path,
+            f"holds parts for a text encoder ('{of_text[0]}', of {len(of_text)} such tensors), which are not applied here; "
+            "give an adapter of the image or video model alone",
+        )
+    for key, kind in kinds.items():
+        if kind not in READ_HERE:
+            raise _bad_adapter(
+                path, f"is an adapter of a kind that is not read here, {kind} ('{key}'); give a {' or a '.join(READ_HERE)}"
+            )
+    if twice := _named_twice(keys):
+        raise _bad_adapter(path, f"names one layer twice, as '{twice[0]}' and as '{twice[1]}', and only one could count")
+
+
+def adapter_kind(key: str) -> str | None:
+    """The kind of adapter that a tensor of this name belongs to; None for whole weights, and for what fits several (an alpha)."""
+    return next((kind for kind, pattern in ADAPTER_KEYS.items() if re.search(pattern, key)), None)
+
+
+def stripped(key: str) -> tuple[str, bool]:
+    """A key of an adapter without what trainers put in front of layers' paths, and whether the path has underscores for dots."""
+    for stem in FLAT_STEMS:
+        if key.startswith(stem):
+            return key.removeprefix(stem), True
+    key = key.removeprefix(PEFT_STEM)
+    stem = next((stem for stem in STEMS if key.startswith(stem)), "")
+    return key.removeprefix(stem), False
+
+
+def _named_twice(keys: Iterable[str]) -> tuple[str, str] | None:
+    """Two keys of an adapter that are the same tensor of one layer, spelled in two ways."""
+    dotted: dict[tuple[str, str], str] = {}
+    flat: dict[tuple[str, str], str] = {}
+    for key in keys:
+        match = re.fullmatch(r"(.+?)\.((?:lora_|lokr_|alpha).*)", key)
+        if match is None:
+            continue
+        path, is_flat = stripped(match[1])
+        name = match[2].replace(".default", "")
+        part = SPELLINGS.get(name, name)
+        if not is_flat:
+            if (path, part) in dotted:
+                return dotted[path, part], key
+            dotted[path, part] = key
+        same = flat.setdefault((path.replace(".", "_"), part), key)
+        if same != key and (is_flat or stripped(same)[1]):
+            return same, key
+    return None
+
+
+def _first_bytes(path: Path) -> tuple[bytes, int]:
+    """The first bytes and the size. Raises UserError for what is no file that can be read."""
+    try:
+        about = path.stat()
+        if stat.S_ISDIR(about.st_mode):
+            raise _bad(path, "a folder, not a file", "name a file in it")
+        if not stat.S_ISREG(about.st_mode):
+            raise _bad(path, "a pipe, socket or device, not a file", "name the file of the weights")
+        with path.open("rb") as file:
+            return file.read(FIRST), about.st_size
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _is_safetensors(first: bytes) -> bool:
+    return 2 <= int.from_bytes(first[:8], "little") <= LARGEST_HEADER and first[8:9] == b"{"
+
+
+def _described(first: bytes, size: int) -> tuple[str, str]:
+    """What a file is, if it is not what was expected, and what to do."""
+    for magic, what, mend in SIGNATURES:
+        if first.startswith(magic):
+            return what, mend
+    if not size:
+        return "an empty file", AGAIN
+    if first.startswith(LFS):
+        pull = "run `git lfs pull` in its folder, or download the file"
+        return f"a Git LFS pointer of {size} bytes, not the file itself", pull
+    if _is_web_page(first):
+        why = "download the file itself (a page for signing in may have come in its place)"
+        return "a web page, not the file itself", why
+    if first.startswith(b"PK\x03\x04"):
+        if b"data.pkl" in first:
+            return "a pickle in a zip archive, as torch.save writes it, which can run code", ONLY
+        return "a zip archive", "unpack it"
+    if first[:1] == b"\x80" and b"\x02" <= first[1:2] <= b"\x05":
+        return "a pickle, which can run code", ONLY
+    if _is_safetensors(first):
+        return "a safetensors file", "name the file that is meant"
+    if not first.strip(b"\0"):
+        return "a file that begins with zeros, as a download leaves it that did not finish", AGAIN
+    if first.lstrip(BLANK).startswith((b"{", b"[")):
+        return f"a JSON text of {size} bytes", INSTEAD
+    if first.lstrip(BLANK).startswith(b"<?xml"):
+        return "an XML text", INSTEAD
+    if first.isascii() and b"\0" not in first:
+        return f"a text of {size} bytes", INSTEAD
+    return "no safetensors file, nor of another kind that is known", ONLY
+
+
+def _check_text(path: Path) -> None:
+    """Raises UserError for a tokenizer's file that is a pointer, a web page or empty; its own form is not judged."""
+    first, size = _first_bytes(path)
+    if not size or first.startswith(LFS) or _is_web_page(first):
+        raise _bad(path, *_described(first, size))
+
+
+def _is_web_page(first: bytes) -> bool:
+    return first.lstrip(BLANK)[:14].lower().startswith((b"<!doctype html", b"<html", b"<head", b"<!--"))
+
+
+def _begins_as_json(first: bytes) -> bool:
+    return first.lstrip(BLANK).startswith(b"{")
+
+
+def _last_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(-FIRST, os.SEEK_END)
+            return file.read()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _entries(folder: Path) -> dict[str, Path]:
+    """What lies in a folder, by name."""
+    try:
+        return {path.name: path for path in sorted(folder.iterdir())}
+    except OSError as error:
+        raise _unreadable(folder, error) from None
+
+
+def _bad(path: Path, what: str, mend: str) -> UserError:
+    return UserError(f"{path} is {what}; {mend}", code="bad_weights")
+
+
+def _bad_adapter(path: Path, why: str) -> UserError:
+    return UserError(f"{path} {why}", code="bad_adapter")
+
+
+def _cut_short(path: Path, size: int, whole: str) -> UserError:
+    return _bad(path, f"a safetensors file that is cut short: {size} of {whole} bytes are there", AGAIN)
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    if isinstance(error, FileNotFoundError):
+        where = f"; it is a link to {path.readlink()}" if path.is_symlink() else ""
+        return UserError(f"{path} is missing{where}", code="missing_file")
+    return UserError(f"{path} cannot be read: {error.strerror or error}", code="bad_weights")
+
+
+class _Doubled(ValueError):
+    pass
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    doubled = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+    if doubled:
+        raise _Doubled(doubled[0])
+    return dict(pairs)
