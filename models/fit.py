@@ -5,8 +5,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from models.arch import Arch
+from models.data.trigger import placeholder_in
 from models.errors import Problem
-from models.spec import OPTIMIZERS, DatasetSpec, JobSpec, SampleSpec, Spec, TrainSpec, hints, optimizer_options
+from models.spec import (
+    OPTIMIZERS,
+    DatasetSpec,
+    JobSpec,
+    SampleSpec,
+    Spec,
+    TrainSpec,
+    hints,
+    optimizer_options,
+    previews,
+    prompt_texts,
+)
 from models.spec.train import FEW_STEPS
 
 PRODIGY_LEAST = 0.1  # below it other trainers put 1.0 in silently
@@ -54,9 +66,23 @@ def misfits(card: Arch, spec: JobSpec, as_defaults: bool = False) -> Iterator[Pr
             known = f"known: {', '.join(card.samplers)}" if card.samplers else "it has one way of sampling; leave sampler out"
             message = f"arch '{card.name}' has no sampler '{spec.sample.sampler}'; {known}"
             yield Problem("/sample/sampler", message, nearest(spec.sample.sampler, card.samplers))
-        samples, at = (spec.sample.samples, "/sample/samples") if isinstance(spec, TrainSpec) else (spec.samples, "/samples")
-        for index, sample in enumerate(samples):
-            yield from _sizes(card, f"{at}/{index}", sample)
+        for at, sample in previews(spec).items():
+            yield from _sizes(card, at, sample)
+        yield from _trigger_words(spec)
+
+
+def _trigger_words(spec: TrainSpec | SampleSpec) -> Iterator[Problem]:
+    """Trigger words that are none, and placeholders in prompts that nothing fills. Captions are looked at with the data."""
+    words = {"": spec.trigger_word}
+    if isinstance(spec, TrainSpec):
+        words |= {f"/datasets/{index}": dataset.trigger_word for index, dataset in enumerate(spec.datasets)}
+        words |= {"/validation/dataset": held.trigger_word} if spec.validation and (held := spec.validation.dataset) else {}
+    for at, word in words.items():
+        if word and (not word.strip() or placeholder_in(word)):
+            yield Problem(f"{at}/trigger_word", f"{word!r} is no trigger word; give the word itself, for instance ohwx")
+    for pointer, text in prompt_texts(spec).items() if spec.trigger_word is None else ():
+        if found := placeholder_in(text):
+            yield Problem(pointer, f"nothing fills {found}: give the job a trigger_word, or write the word itself")
 
 
 def nearest(word: str, known: Any) -> str | None:

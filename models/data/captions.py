@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from models.data.texts import BadText, parse_json, read_text, text_lines
+from models.data.trigger import filled, has_word, replace_word
 from models.spec import DatasetSpec, TrainSpec
 
 KEYS = ("caption", "text", "prompt")  # where a JSON object may hold its caption, the first one found counts
-PLACEHOLDERS = ("[trigger]", "[name]")
 METADATA = "metadata.jsonl"
 
 
@@ -111,6 +111,11 @@ class CaptionRule:
         )
 
     @property
+    def word(self) -> str | None:
+        """The trigger word that captions get; a regularisation set's get none."""
+        return None if self.is_reg else self.trigger
+
+    @property
     def plain(self) -> "CaptionRule":
         """The same without anything random."""
         return CaptionRule(self.trigger, self.is_reg, preserved_class=self.preserved_class)
@@ -128,14 +133,14 @@ def caption_at(caption: str, rule: CaptionRule, seed: int, step: int, place: int
 
 
 def with_trigger(caption: str, rule: CaptionRule) -> str:
-    """The caption with the trigger word in place of [trigger] and [name]; in front, if it does not occur in the text. A regularisation
-    set never gets one; without a trigger word the placeholders are left out."""
-    word = "" if rule.is_reg else rule.trigger or ""
-    for placeholder in PLACEHOLDERS:
-        caption = caption.replace(placeholder, word)
-    if not word or word in caption:
+    """The caption with the trigger word in place of [trigger] and [name]; in front, if the text does not hold the word. Without a word
+    the text stays as it is: `models.data.datasets.problems` refuses a placeholder that nothing fills."""
+    if rule.word is None:
         return caption
-    return f"{word} {caption}" if caption else word
+    caption = filled(caption, rule.word)
+    if has_word(caption, rule.word):
+        return caption
+    return f"{rule.word} {caption}" if caption else rule.word
 
 
 def every_caption(caption: str, rule: CaptionRule) -> list[str]:
@@ -149,9 +154,9 @@ def every_caption(caption: str, rule: CaptionRule) -> list[str]:
 
 def preservation_caption(caption: str, rule: CaptionRule) -> str:
     """A finished caption with the class in place of the trigger word; unchanged without diff_output_preservation."""
-    if rule.preserved_class is None or not rule.trigger or rule.is_reg:
+    if rule.preserved_class is None or not rule.word:
         return caption
-    return caption.replace(rule.trigger, rule.preserved_class)
+    return replace_word(caption, rule.word, rule.preserved_class)
 
 
 def _shaken(caption: str, rule: CaptionRule, draw: random.Random) -> str:

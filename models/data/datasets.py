@@ -14,6 +14,7 @@ from models.data.clips import BadClip, Snapper, wanted_frames
 from models.data.fileindex import FileIndex
 from models.data.look import KINDS, Kind, Looks, Media, Tell, file_names, kind_of
 from models.data.texts import BadText
+from models.data.trigger import placeholder_in
 from models.errors import Problem
 from models.spec import CONTROL_FOLDERS, DatasetSpec, TrainSpec
 
@@ -230,8 +231,11 @@ def _stem(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def problems(found: Survey, spec: DatasetSpec, pointer: str) -> tuple[list[Problem], list[Problem]]:
-    """(what refuses the job, what the user should know), with `pointer` being the dataset's place in the job."""
+def problems(
+    found: Survey, spec: DatasetSpec, pointer: str, trigger_word: str | None = None
+) -> tuple[list[Problem], list[Problem]]:
+    """(what refuses the job, what the user should know), with `pointer` being the dataset's place in the job and `trigger_word` what
+    fills the placeholders in its captions."""
     errors, warnings = [], []
     folder = f"{pointer}/folder_path"
     if found.refused:
@@ -242,7 +246,7 @@ def problems(found: Survey, spec: DatasetSpec, pointer: str) -> tuple[list[Probl
             )
         else:
             warnings.append(Problem(folder, f"skipped, unreadable: {named}"))
-    for key, message, hint in _caption_faults(found, spec):
+    for key, message, hint in (*_caption_faults(found, spec), *_unfilled(found, spec, trigger_word)):
         errors.append(Problem(f"{pointer}/{key}", message, hint))
     for key in CONTROL_FOLDERS:
         if lacking := [name for each, name in found.no_control if each == key]:
@@ -288,6 +292,16 @@ def _caption_faults(found: Survey, spec: DatasetSpec) -> Iterator[tuple[str, str
     if found.uncaptioned:
         message = f"no caption in a .{spec.caption_ext.lstrip('.')} file for: {_named(found.uncaptioned)}"
         yield "default_caption", message, "write the captions, or set default_caption (an empty text allows none)"
+
+
+def _unfilled(found: Survey, spec: DatasetSpec, trigger_word: str | None) -> Iterator[tuple[str, str, str]]:
+    """(key, message, hint) of placeholders that no trigger word fills."""
+    if trigger_word is None and (names := [item.name for item in found.items if placeholder_in(item.caption)]):
+        message = f"captions with a [trigger] or [name] that nothing fills: {_named(names)}"
+        if spec.is_reg:
+            yield "is_reg", f"{message}; a regularisation set gets no trigger word", "write the general word for it there"
+        else:
+            yield "trigger_word", message, "give a trigger word"
 
 
 def _nouns(found: Survey) -> str:

@@ -19,6 +19,8 @@ from models.spec.job import Name as Name
 from models.spec.job import SampleSpec as SampleSpec
 from models.spec.job import TrainSpec as TrainSpec
 from models.spec.job import control_paths as control_paths
+from models.spec.job import previews as previews
+from models.spec.job import prompt_texts as prompt_texts
 from models.spec.model import ModelSpec as ModelSpec
 from models.spec.network import NetworkSpec as NetworkSpec
 from models.spec.optim import OPTIMIZERS as OPTIMIZERS

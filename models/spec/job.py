@@ -1,7 +1,7 @@
 """A job as a whole: what kinds there are."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,10 @@ SPEC_VERSION = 1
 
 
 Name = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^/\\\x00-\x1f]*$")]
+
+
+def _trigger_word(section: Literal["Dataset", "Previews"], order: int, help: str) -> Any:
+    return entry(None, title="Trigger word", section=section, order=order, min_length=1, max_length=200, help=help)
 
 
 class JobSpec(Spec):
@@ -33,14 +37,8 @@ class TrainSpec(JobSpec):
     network: NetworkSpec | None = Field(
         default_factory=NetworkSpec, title="Adapter", json_schema_extra={"ui": {"section": "Training", "order": 4}}
     )
-    trigger_word: str | None = entry(
-        None,
-        title="Trigger word",
-        section="Dataset",
-        order=5,
-        min_length=1,
-        max_length=200,
-        help="A word of its own for what is trained. It replaces [trigger] in captions and prompts.",
+    trigger_word: str | None = _trigger_word(
+        "Dataset", 5, "A word of its own for what is trained. It replaces [trigger] in captions and prompts."
     )
     datasets: list[DatasetSpec] = Field(min_length=1, max_length=32, title="Datasets", json_schema_extra={"ui": {}})
     train: TrainSettings = Field(default_factory=TrainSettings, title="Training", json_schema_extra={"ui": {}})
@@ -55,6 +53,9 @@ class SampleSpec(JobSpec):
     """Make pictures with a model, and adapters on it."""
 
     kind: Literal["sample"] = fixed()
+    trigger_word: str | None = _trigger_word(
+        "Previews", 29, "The word that an adapter was trained on. It replaces [trigger] in prompts."
+    )
     adapters: list[AdapterRef] = Field(default_factory=list, max_length=16, title="Adapters", json_schema_extra={"ui": {}})
     matrix: Matrix | None = Field(default=None, title="Matrix", json_schema_extra={"ui": {"section": "What", "order": 21}})
     sample: SamplingDefaults = Field(default_factory=SamplingDefaults, title="Settings", json_schema_extra={"ui": {}})
@@ -64,11 +65,25 @@ class SampleSpec(JobSpec):
 KINDS: Mapping[str, type[JobSpec]] = {"train": TrainSpec, "sample": SampleSpec}
 
 
-def control_paths(spec: JobSpec) -> dict[str, str]:
-    """The control files that previews name, each with its JSON pointer into the job."""
+def previews(spec: JobSpec) -> dict[str, PreviewPrompt]:
+    """The pictures that a job names, by their JSON pointers."""
     if isinstance(spec, TrainSpec):
         samples, at = spec.sample.samples, "/sample/samples"
     else:
         samples, at = (spec.samples if isinstance(spec, SampleSpec) else []), "/samples"
-    named = ((f"{at}/{index}/{key}", getattr(sample, key)) for index, sample in enumerate(samples) for key in CONTROLS)
+    return {f"{at}/{index}": sample for index, sample in enumerate(samples)}
+
+
+def control_paths(spec: JobSpec) -> dict[str, str]:
+    """The control files that previews name, each with its JSON pointer into the job."""
+    named = ((f"{at}/{key}", getattr(sample, key)) for at, sample in previews(spec).items() for key in CONTROLS)
     return {given: pointer for pointer, given in named if given}
+
+
+def prompt_texts(spec: JobSpec) -> dict[str, str]:
+    """Prompts and negative prompts as they are written, by their JSON pointers; none of a job that makes no pictures."""
+    shown = previews(spec)
+    if not isinstance(spec, TrainSpec | SampleSpec) or not shown or (isinstance(spec, TrainSpec) and spec.train.disable_sampling):
+        return {}
+    own = {f"{at}/{key}": getattr(sample, key) for at, sample in shown.items() for key in ("prompt", "neg")}
+    return {pointer: text for pointer, text in {"/sample/neg": spec.sample.neg, **own}.items() if text}

@@ -5,6 +5,7 @@ from typing import Any
 
 from models import catalog
 from models.data import datasets, epochs
+from models.data.captions import CaptionRule
 from models.data.look import look_at
 from models.errors import Problem, SpecError
 from models.spec import CONTROL_FOLDERS, DatasetSpec, JobSpec, SampleSpec, Spec, TrainSpec, control_paths
@@ -39,7 +40,7 @@ def make_plan(asked: Any, ask_workers: bool = False) -> Plan:
                 problems += faults
                 continue
             found = datasets.survey(dataset, folders, sounds=sounds, decode_at_most=DECODED_AT_SUBMIT)
-            errors, notes = datasets.problems(found, dataset, pointer)
+            errors, notes = datasets.problems(found, dataset, pointer, CaptionRule.of(spec, dataset).word)
             problems += errors
             warnings += notes
             surveys.append(found)

@@ -156,3 +156,13 @@ def test_frames_out_of_time_do_not_go_with_sound(tmp_path) -> None:
     write_clip(tmp_path / "data" / "a.mkv", shades(9), tone=(8000, 1.0))
     _, [error], _ = look(tmp_path, num_frames=5, do_audio=True)
     assert error.startswith("do_audio: frames spread over the clip do not keep time with its sound")
+
+
+@pytest.mark.parametrize(("word", "is_reg", "key"), [("ohm", False, None), (None, False, "trigger_word"), (None, True, "is_reg")])
+def test_a_placeholder_that_nothing_fills_refuses_the_job_and_names_the_files(tmp_path, put, word, is_reg, key) -> None:
+    put("data/a.png", "data/b.png")
+    (tmp_path / "data" / "b.txt").write_text("a [Trigger] dog")
+    spec = DatasetSpec(folder_path="x", default_caption="", is_reg=is_reg)
+    errors, _ = problems(survey(spec, tmp_path / "data"), spec, "/datasets/0", word)
+    assert [fault.pointer for fault in errors] == ([f"/datasets/0/{key}"] if key else [])
+    assert all("a [trigger] or [name] that nothing fills: b.png" in fault.message for fault in errors)

@@ -74,6 +74,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"train.diff_output_preservation": True, "network": LORA, "trigger_word": "sks"},
         "/train/diff_output_preservation_class",
     ),
+    ({"sample.samples": [{"prompt": "an apple"}, {"prompt": "a [Trigger] apple"}]}, "/sample/samples/1/prompt"),
+    ({"sample.samples": [{"prompt": "an apple", "neg": "no [name]"}]}, "/sample/samples/0/neg"),
+    ({"sample.samples": [{"prompt": "an apple"}], "sample.neg": "[trigger]"}, "/sample/neg"),
+    ({"trigger_word": " "}, "/trigger_word"),
+    ({"datasets": [{"folder_path": "x", "trigger_word": "[trigger]"}]}, "/datasets/0/trigger_word"),
     ({"validation": {}}, "/validation"),
     ({"validation": {"fraction": 0.5, "timesteps": [250, 500, 250.0000001]}}, "/validation/timesteps/2"),
     ({"validation": {"fraction": 0.5, "dataset": {"folder_path": "x"}}}, "/validation"),
@@ -126,6 +131,13 @@ RIGHT: list[dict[str, Any]] = [
 @pytest.mark.parametrize("changes", RIGHT)
 def test_what_goes_together_is_taken(tiny_job: Any, changes: dict[str, Any]) -> None:
     assert isinstance(catalog.parse_job(tiny_job(**changes)), TrainSpec)
+
+
+def test_a_placeholder_in_a_sampling_job_needs_its_trigger_word(faults: Any) -> None:
+    job = {"kind": "sample", "name": "x", "model": {"arch": "pocket", "name_or_path": "random"}, "sample": {"neg": "no [name]"}}
+    job |= {"samples": [{"prompt": "a sea"}, {"prompt": "[TRIGGER] at sea"}]}
+    assert [fault.pointer for fault in faults(job)] == ["/sample/neg", "/samples/1/prompt"]
+    assert catalog.parse_job({**job, "trigger_word": "ohm"})
 
 
 def test_a_held_out_dataset_has_the_defaults_of_the_others(tiny_job: Any) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from models import catalog
 from models.data import datasets, epochs
+from models.data.captions import CaptionRule
 from models.data.datasets import Folders, Survey
 from models.data.fileindex import FileIndex
 from models.errors import SpecError
@@ -63,7 +64,7 @@ def survey(spec: TrainSpec, folders: Sequence[Folders], cache: Path | None, repo
             reporter.check()
             found = datasets.survey(dataset, places, sounds=sounds, index=index, check=reporter.check, tell=progress.tell)
             progress.next()
-            errors, warnings = datasets.problems(found, dataset, pointer)
+            errors, warnings = datasets.problems(found, dataset, pointer, CaptionRule.of(spec, dataset).word)
             if errors:
                 raise SpecError(errors)
             for warning in warnings:

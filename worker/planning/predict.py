@@ -92,7 +92,7 @@ def _predict(spec: JobSpec, places: Places, data: Data | None, device: str, buil
             return _sampling(model, spec, places, mode, on_cpu)
         assert isinstance(spec, TrainSpec) and data is not None
         samples = [] if spec.train.disable_sampling else spec.sample.samples
-        previews = preview.configs(spec.sample, samples, places.controls, spec.trigger_word or "")
+        previews = preview.configs(spec.sample, samples, places.controls, spec.trigger_word)
         return _Training(model, spec, data, previews, mode, on_cpu).made()
 
 
@@ -103,7 +103,8 @@ def _sampling(model: BaseModel, spec: SampleSpec, places: Places, mode: FakeTens
     left = 0 if on_cpu else _parked(model, text_encoders(model))
     with ExitStack() as attached:
         adapters, notes = _attach(model, places, mode, attached)
-        found = taken(model, preview.configs(spec.sample, spec.samples, places.controls), spec.sample.batch_size, _Deaf())
+        pictures = preview.configs(spec.sample, spec.samples, places.controls, spec.trigger_word)
+        found = taken(model, pictures, spec.sample.batch_size, _Deaf())
     shared = {"adapters": adapters, "caches": found.held if on_cpu else 0}
     by_phase = {
         "encoding": {"weights": everything - parked, **shared, "activations": found.encoding},

@@ -10,9 +10,9 @@ import torch
 from models import catalog
 from models.base import BaseModel, Embeds
 from models.batch import GenerateImageConfig, Made
-from models.data.captions import PLACEHOLDERS
 from models.data.look import look_at
 from models.data.pictures import open_picture
+from models.data.trigger import filled
 from models.spec import CONTROLS, JobSpec, PreviewPrompt, SamplingDefaults, TrainSpec
 from worker.data.decode import unit_pixels
 from worker.report import PreviewTold, Reporter
@@ -35,7 +35,7 @@ def prepare(model: BaseModel, spec: TrainSpec, controls: Mapping[str, Path], rep
             reporter.log(f"the previews of prompt {index} are left out, since {why}", "WARNING")
         else:
             prompts.append(index)
-    every = configs(spec.sample, samples, controls, spec.trigger_word or "")
+    every = configs(spec.sample, samples, controls, spec.trigger_word)
     wanted = encode(model, [every[index] for index in prompts], reporter)
     return replace(wanted, prompts=prompts, **shared(spec, spec.sample, controls))
 
@@ -68,15 +68,14 @@ def configs(
     shared: SamplingDefaults, samples: Sequence[PreviewPrompt], controls: Mapping[str, Path], trigger_word: str | None = None
 ) -> list[GenerateImageConfig]:
     """One config per prompt; what a prompt leaves out comes from the section. `controls` maps control paths as given to files; one that
-    is not there is left out. `trigger_word` stands in for [trigger] and [name], as in captions; nothing is put in front. None leaves
-    them as they are."""
+    is not there is left out. `trigger_word` fills [trigger] and [name], as in captions; nothing is put in front."""
 
     def one(index: int, sample: PreviewPrompt) -> GenerateImageConfig:
         own = {key: value for key, value in sample.model_dump().items() if value is not None}
         files: dict[str, Any] = {key: controls[own[key]] for key in CONTROLS if own.get(key) in controls}
         return GenerateImageConfig(
-            prompt=with_trigger(sample.prompt, trigger_word),
-            negative_prompt=with_trigger(own.get("neg", shared.neg), trigger_word),
+            prompt=filled(sample.prompt, trigger_word),
+            negative_prompt=filled(own.get("neg", shared.neg), trigger_word),
             width=own.get("width", shared.width),
             height=own.get("height", shared.height),
             seed=own.get("seed", (shared.seed + index * shared.walk_seed) % 2**32),
@@ -90,12 +89,6 @@ def configs(
         )
 
     return [one(index, sample) for index, sample in enumerate(samples)]
-
-
-def with_trigger(text: str, trigger_word: str | None) -> str:
-    for placeholder in PLACEHOLDERS if trigger_word is not None else ():
-        text = text.replace(placeholder, trigger_word or "")
-    return text
 
 
 def encode(model: BaseModel, wanted: Sequence[GenerateImageConfig], reporter: Reporter) -> Round:

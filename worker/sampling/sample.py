@@ -69,7 +69,7 @@ def sample(
             for path, reference in zip(adapters, spec.adapters, strict=True)
         ]
         memory.encoding(model)
-        wanted = preview.encode(model, preview.configs(spec.sample, spec.samples, controls), reporter)
+        wanted = preview.encode(model, preview.configs(spec.sample, spec.samples, controls, spec.trigger_word), reporter)
         memory.denoising(model)
         wanted = replace(wanted, **preview.shared(spec, spec.sample, controls))
         for find, rows in blocks(spec, checkpoints):
@@ -161,6 +161,7 @@ def recipe(spec: SampleSpec, row: Row, index: int, seed: int) -> dict[str, Any]:
     return {
         "kind": "sample",
         "name": spec.name,
+        "trigger_word": spec.trigger_word,
         "model": spec.model.model_dump(mode="json"),
         "adapters": [each.model_dump(mode="json") for each in (*spec.adapters, *of_matrix)],
         "sample": spec.sample.model_dump(mode="json"),

@@ -61,6 +61,7 @@ def matrix_job(**more: Any) -> dict[str, Any]:
     return {
         "kind": "sample",
         "name": "a matrix",
+        "trigger_word": "ohwx",
         "model": MODEL,
         "matrix": {"checkpoints": CHECKPOINTS, "weights": WEIGHTS},
         "sample": {"sample_steps": 3, "seed": 7, "neg": "grey", "guidance_scale": 3.0, "batch_size": 1},
@@ -102,6 +103,7 @@ def test_thirty_six_labelled_cells_from_one_load(checkpoints, run_here, scripted
     places = [(checkpoint, weight, index) for checkpoint in CHECKPOINTS for weight in WEIGHTS for index in range(3)]
     assert labels == [(number, *place) for number, place in enumerate(places, start=1)]
     assert len(labels) == 36
+    assert [each["prompt"] for each in told[:3]] == ["red", "a blue ball", "ohwx green"]
     made = pixels(reporter.workdir)
     cells = {label[1:]: picture for label, picture in zip(labels, made, strict=True)}
     for checkpoint in CHECKPOINTS:
