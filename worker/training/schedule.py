@@ -20,12 +20,14 @@ def lr_at(step: int, train: TrainSettings) -> float:
         return train.lr
     if train.lr_scheduler == "step":
         return train.lr * float(shape.gamma ** ((step - warmup) // shape.step_size))
-    done = min(1.0, (step - warmup) / max(1, train.steps - warmup))
+    # Counted in whole steps: as floats, 58/100 of 50 cycles is 28.999999999999996 of them, and a restart becomes an end.
+    over = max(1, train.steps - warmup)
+    done = min(over, step - warmup)
     if train.lr_scheduler == "linear":
-        left = 1 - done
+        left = (over - done) / over
     elif train.lr_scheduler == "polynomial":
-        left = (1 - done) ** shape.power
+        left = float(((over - done) / over) ** shape.power)
     else:
         cycles = shape.num_cycles if train.lr_scheduler == "cosine_with_restarts" else 1
-        left = 0.5 * (1 + math.cos(math.pi * (done * cycles % 1))) if done < 1 else 0.0
+        left = math.cos(math.pi / 2 * (done * cycles % over) / over) ** 2 if done < over else 0.0
     return train.lr * (shape.min_lr_ratio + (1 - shape.min_lr_ratio) * left)

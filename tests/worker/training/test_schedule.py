@@ -1,5 +1,7 @@
 """Learning rates against the curves of torch, diffusers and transformers, every step of them."""
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -101,3 +103,42 @@ def test_extending_a_job_moves_the_end_of_the_fall_and_does_not_warm_up_again() 
     assert [lr_at(step, short) for step in range(5)] == [lr_at(step, long) for step in range(5)]
     assert lr_at(13, short) == pytest.approx(0.1)
     assert lr_at(13, long) == pytest.approx(0.55)
+
+
+def exact(step: int, train: TrainSettings) -> Fraction:
+    """The share of the rate that is left, its place in the curve without rounding."""
+    over, done = train.steps - train.lr_warmup_steps, step - train.lr_warmup_steps
+    shape = train.lr_scheduler_params
+    if done < 0:
+        return Fraction(step, train.lr_warmup_steps)
+    if train.lr_scheduler == "step":
+        return Fraction(shape.gamma) ** (done // shape.step_size)
+    if train.lr_scheduler.startswith("cosine"):
+        cycles = shape.num_cycles if train.lr_scheduler == "cosine_with_restarts" else 1
+        return Fraction((1 + math.cos(math.pi * float(Fraction(done * cycles, over) % 1))) / 2)
+    left = 1 - Fraction(done, over)
+    return left if train.lr_scheduler == "linear" else Fraction(float(left) ** shape.power)
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        *(("cosine_with_restarts", {"num_cycles": cycles}) for cycles in (7, 26, 49, 50)),
+        *(("linear", {}), ("cosine", {}), ("polynomial", {"power": 1.7}), ("step", {"step_size": 7, "gamma": 0.3})),
+    ],
+)
+def test_every_step_of_every_schedule_is_where_exact_numbers_put_it(kind: str, params: dict[str, Any]) -> None:
+    for steps, warmup in ((200, 0), (400, 10), (500, 10)):
+        train = TrainSettings(steps=steps, lr=1.0, lr_scheduler=kind, lr_warmup_steps=warmup, lr_scheduler_params=params)  # type: ignore[arg-type]
+        wanted = [float(exact(step, train)) for step in range(steps)]
+        # 1e-15 is what rounding leaves of (1 + cos) / 2 near its end
+        assert [lr_at(step, train) for step in range(steps)] == pytest.approx(wanted, rel=1e-12, abs=1e-15)
+
+
+@pytest.mark.parametrize(("steps", "warmup", "cycles", "at"), [(200, 0, 50, (116,)), (400, 10, 26, (235,)), (500, 10, 49, (20, 30, 50))])
+def test_a_restart_is_at_the_full_rate_and_not_at_zero(steps: int, warmup: int, cycles: int, at: tuple[int, ...]) -> None:
+    train = TrainSettings(
+        steps=steps, lr=LR, lr_scheduler="cosine_with_restarts", lr_warmup_steps=warmup,
+        lr_scheduler_params={"num_cycles": cycles},  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert [lr_at(step, train) for step in at] == [LR] * len(at)
