@@ -43,7 +43,6 @@ def serve() -> None:
         pass  # refuse before anything is opened; the app takes the lock again when it starts
     console.print(f"data folder: {settings().home}\nserver:      {settings().url}", highlight=False)
     logging.basicConfig(level=settings().log_level, format="%(asctime)s server %(levelname)s %(message)s")
-    logging.getLogger("alembic").setLevel("WARNING")
     parent.end_with_parent()
     if DEMO_DATA.is_dir() and not (settings().home / "datasets").exists():
         _copy_demo_data()

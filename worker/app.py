@@ -15,10 +15,13 @@ import re
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import celery.apps.worker
 from celery import signals
+from celery.exceptions import SecurityWarning
 
 from server.store import broker, jobs, workers
 from server.store.engine import migrate
@@ -97,13 +100,11 @@ def main(arguments: list[str] | None = None) -> int:
     if not re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device):
         parser.error(f"device '{device}' is unknown; give cpu, mps or cuda:N")
     logging.basicConfig(level=settings().log_level, format="%(asctime)s worker %(levelname)s %(message)s")
-    for name in ("alembic", "celery.worker.strategy", "celery.app.trace"):
-        logging.getLogger(name).setLevel("WARNING")
+    _quieten_celery()
     worker = Worker(
         id=f"{re.sub(r'[^A-Za-z0-9_-]', '-', socket.gethostname())}-{device.replace(':', '')}",
         host=socket.gethostname(), device=device, pid=os.getpid(), archs=[], versions=_versions(),
     )  # fmt: skip
-    log.info("data folder: %s", settings().home)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(_one_per_device(worker.id))
@@ -144,6 +145,15 @@ def _celery_worker(worker: Worker) -> Any:
     )
 
 
+def _quieten_celery() -> None:
+    """Celery and kombu speak of their own insides at every start and stop, and warn of root rights for the sake of messages that they would
+    unpickle; ours are JSON, and hold nothing."""
+    logging.getLogger("celery").setLevel("WARNING")
+    logging.getLogger("kombu").setLevel("ERROR")  # it warns of a bell that comes while it stops
+    warnings.simplefilter("ignore", SecurityWarning)
+    celery.apps.worker.safe_say = lambda *_: None  # "worker: Warm shutdown (MainProcess)"
+
+
 def _connect(supervisor: Supervisor) -> None:
     """Celery's signals that matter here. Receivers are kept strongly: they are closures."""
 
@@ -157,12 +167,16 @@ def _connect(supervisor: Supervisor) -> None:
             if not supervisor.child_died(how) and not by_itself:
                 log.warning(how)
 
+    def ready(**_: Any) -> None:
+        log.info("%s is ready; data folder: %s", supervisor.worker.id, settings().home)
+
     def stop(**_: Any) -> None:
         supervisor.stopping.set()
 
     logging.getLogger("celery.worker.request").addFilter(_is_worth_saying)
     signals.setup_logging.connect(keep_our_logging, weak=False)
     signals.task_failure.connect(lost, weak=False)
+    signals.worker_ready.connect(ready, weak=False)
     signals.worker_shutting_down.connect(stop, weak=False)
     signals.worker_process_init.connect(tasks.after_fork, weak=False)
 

@@ -4,6 +4,7 @@ SQLite with WAL and synchronous=FULL: a committed event survives a power cut. Wr
 (`BEGIN IMMEDIATE`), so that no transaction fails half way with "database is locked"; they wait up to 30 s for it.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -63,6 +64,7 @@ def writing() -> Iterator[Session]:
 
 def migrate() -> None:
     """Bring the database to this version's schema. Several processes may call it at once."""
+    logging.getLogger("alembic").setLevel("WARNING")  # it names its own parts at every start
     with engine().execution_options(writing=True).connect() as connection:
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent.parent / "migrations"))

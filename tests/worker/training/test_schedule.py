@@ -135,7 +135,9 @@ def test_every_step_of_every_schedule_is_where_exact_numbers_put_it(kind: str, p
         assert [lr_at(step, train) for step in range(steps)] == pytest.approx(wanted, rel=1e-12, abs=1e-15)
 
 
-@pytest.mark.parametrize(("steps", "warmup", "cycles", "at"), [(200, 0, 50, (116,)), (400, 10, 26, (235,)), (500, 10, 49, (20, 30, 50))])
+@pytest.mark.parametrize(
+    ("steps", "warmup", "cycles", "at"), [(200, 0, 50, (116,)), (400, 10, 26, (235,)), (500, 10, 49, (20, 30, 50))]
+)
 def test_a_restart_is_at_the_full_rate_and_not_at_zero(steps: int, warmup: int, cycles: int, at: tuple[int, ...]) -> None:
     train = TrainSettings(
         steps=steps, lr=LR, lr_scheduler="cosine_with_restarts", lr_warmup_steps=warmup,
