@@ -19,7 +19,6 @@ from models import catalog
 from models.data.datasets import every_dataset
 from models.errors import UserError
 from models.offload import MARK, find_blocks, is_offloaded, offload_blocks
-from models.quantize import quantize_parts, text_encoders
 from models.spec import TrainSpec
 
 log = logging.getLogger(__name__)
@@ -50,6 +49,12 @@ class Absent(nn.Module):
     encode = decode = forward
 
 
+def text_encoders(model: Any) -> list[nn.Module]:
+    """The model's text encoders; most have one, some a list of them."""
+    found = model.text_encoder if isinstance(model.text_encoder, list | tuple) else [model.text_encoder]
+    return [each for each in found if isinstance(each, nn.Module)]
+
+
 def load_device(config: Any, device: torch.device) -> torch.device:
     """Where load_model puts the denoiser: on the CPU if more is to be done to it before the device can hold it."""
     saving = ("quantize", "layer_offloading", "low_vram")
@@ -59,8 +64,11 @@ def load_device(config: Any, device: torch.device) -> torch.device:
 def settle(model: Any, *, parked: bool) -> None:
     """Called once, after load_model: quantize, offload, and put the denoiser where it starts. With `parked` it stays on the CPU until
     `denoising`. What the architecture's own code has done already is left alone."""
-    quantize_parts(model)
     config, root = model.model_config, model.get_model_to_train()
+    if getattr(config, "quantize", False) or getattr(config, "quantize_te", False):
+        from models.quantize import quantize_parts  # its library takes long to import, and few jobs need it
+
+        quantize_parts(model)
     if getattr(config, "layer_offloading", False):
         offload_part(root, model.device_torch, config.layer_offloading_transformer_percent)
         for encoder in text_encoders(model):

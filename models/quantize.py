@@ -14,6 +14,7 @@ from torch import nn
 
 from models import quantized
 from models.errors import UserError
+from models.memory import text_encoders
 from models.quanto import QModuleMixin, quantize_module, quanto
 from models.weights import load_tensors
 
@@ -28,7 +29,6 @@ QTYPES = {
     "int8": quanto.qint8,
     "float8": quanto.qfloat8,
 }
-QUANTIZED = "quantized"  # the folder within a cache
 BESIDE_RECOVERY = "qint8"  # layers that a recovery adapter does not cover: 8 bits, as in ai-toolkit
 KINDS = (nn.Linear, nn.Conv2d)
 HOOKS = (
@@ -165,12 +165,6 @@ def attach_recovery(model: Any) -> None:
         model.recovery_adapter = _recovery(model, model.get_model_to_train())
 
 
-def text_encoders(model: Any) -> list[nn.Module]:
-    """The model's text encoders; most have one, some a list of them."""
-    found = model.text_encoder if isinstance(model.text_encoder, list | tuple) else [model.text_encoder]
-    return [each for each in found if isinstance(each, nn.Module)]
-
-
 def _recovery(model: Any, root: nn.Module) -> Any:
     from models.adapters.load import network_from_state
 
@@ -196,4 +190,4 @@ def _excluded(config: Any) -> list[str]:
 
 def _cache_of(model: Any) -> Path | None:
     folder: Path | None = getattr(model, "cache_folder", None)
-    return folder / QUANTIZED if folder is not None else None
+    return folder / quantized.FOLDER if folder is not None else None

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 FILES = ("name_or_path", "te_name_or_path", "vae_path", "assistant_lora_path", "accuracy_recovery_adapter")
 COMPUTED_BY = ("optimum-quanto", "torch", "diffusers", "transformers", "safetensors")
+FOLDER = "quantized"  # within a cache
 OURS = "*.safetensors"
 NOTE = ".source"
 GLANCE = 64  # numbers of each tensor

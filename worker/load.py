@@ -13,7 +13,6 @@ import torch
 from models import catalog, memory, quantized
 from models.base import BaseModel
 from models.data.datasets import Folders
-from models.quantize import QUANTIZED
 from models.spec import JobSpec, SampleSpec, TrainSpec
 from server.store.files import stamp
 from server.store.settings import settings
@@ -97,7 +96,7 @@ def load_model(spec: JobSpec, places: Places, device: str, inside: AbstractConte
         model.load_model()
     memory.settle(model, parked=memory.is_low(model) and not trains_all_weights(spec))
     if places.cache is not None:
-        quantized.prune(places.cache / QUANTIZED, settings().quantized_cache_gb * 1e9)
+        quantized.prune(places.cache / quantized.FOLDER, settings().quantized_cache_gb * 1e9)
     backend = getattr(spec.model.model_kwargs, "attention_backend", None) or spec.model.attention_backend
     if backend != "native":
         model.set_attention_backend(backend)

@@ -17,7 +17,7 @@ from models.spec import JobSpec, SampleSpec, TrainSpec
 from models.weights import replacing
 from worker.data.survey import survey
 from worker.load import Places, Slot
-from worker.planning import plan
+from worker.planning import before_run
 from worker.report import Reporter
 from worker.sampling.sample import num_pictures, sample
 from worker.training import checkpoint
@@ -36,7 +36,7 @@ def run(spec: JobSpec, places: Places, reporter: Reporter, device: str, slot: Sl
     surveys = survey(spec, places.datasets, places.cache, reporter) if isinstance(spec, TrainSpec) else []
     reporter.check()
     reporter.phase("loading")
-    fitting = plan.check(spec, places, device, surveys)
+    fitting = before_run.check(spec, places, device, surveys)
     if fitting is not spec:
         reporter.log(f"memory suffices for sample.batch_size {fitting.sample.batch_size} only", "WARNING")  # type: ignore[attr-defined]
     with memory.explaining(budget.general_advice(spec)):
@@ -64,7 +64,6 @@ def _work(spec: JobSpec, places: Places, surveys: list[Survey], reporter: Report
 
 def main(job_file: str, folder: str = "run") -> int:
     from server.store.settings import settings
-    from worker import extensions
     from worker.places import find_places
 
     logging.basicConfig(level="INFO", format="%(message)s")
@@ -72,7 +71,10 @@ def main(job_file: str, folder: str = "run") -> int:
     try:
         raw = json.loads(Path(job_file).read_text())
         toolkit.install()
-        extensions.load_from_folders(str(raw.get("model", {}).get("arch", "")))
+        if (arch := str(raw.get("model", {}).get("arch", ""))) not in catalog.bundled():
+            from worker import extensions
+
+            extensions.load_from_folders(arch)
         spec = catalog.parse_job(raw)
         total = spec.train.steps if isinstance(spec, TrainSpec) else num_pictures(spec)  # type: ignore[arg-type]
         device = "cuda" if torch.cuda.is_available() else "cpu"

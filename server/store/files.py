@@ -5,11 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
-from sqlmodel import col, select
-
-from server.store.engine import reading
 from server.store.settings import settings
-from server.store.tables import File
 
 JOB_FILE = re.compile(r"^job:(?P<job>[A-Za-z0-9_]+)/(?P<name>.+)$")
 
@@ -78,19 +74,27 @@ def weights_path(given: str) -> Path | str:
     if given == "random":
         return given
     if match := JOB_FILE.match(given):
-        with reading() as session:
-            row = session.exec(
-                select(File).where(File.job_id == match["job"], File.name == match["name"]).order_by(col(File.id).desc())
-            ).first()
-        if row is None:
-            raise PathRefused(f"job '{match['job']}' has no file '{match['name']}'")
-        return job_folder(row.job_id) / row.path
+        return _file_of(match["job"], match["name"])
     path = _allowed(given, settings().home / "models")
     if path.exists():
         return path
     if re.fullmatch(r"(hf:|ms:)?[\w.-]+/[\w.-]+", given):
         return given
     raise PathRefused(f"{path} is missing")
+
+
+def _file_of(job_id: str, name: str) -> Path:
+    """The newest file of that name. The database is imported for such names alone: a run without a server has none."""
+    from sqlmodel import col, select
+
+    from server.store.engine import reading
+    from server.store.tables import File
+
+    with reading() as session:
+        row = session.exec(select(File).where(File.job_id == job_id, File.name == name).order_by(col(File.id).desc())).first()
+    if row is None:
+        raise PathRefused(f"job '{job_id}' has no file '{name}'")
+    return job_folder(row.job_id) / row.path
 
 
 def stamp(place: Path | str | None) -> list[list[object]]:

@@ -39,6 +39,14 @@ def test_no_process_but_the_workers_child_loads_torch(root, module) -> None:
     assert loaded & (HEAVY - {module.partition(".")[0]}) == set()
 
 
+def test_a_run_imports_only_what_every_model_needs(root) -> None:
+    """Quantization, clips, predictions and the database are imported by the jobs that use them: each takes a good part of a second."""
+    done = subprocess.run([sys.executable, "-c", LOADED, "worker.run"], cwd=root, capture_output=True, text=True, timeout=100)
+    loaded = set(done.stdout.split())
+    assert {"worker", "torch"} <= loaded, done.stderr
+    assert loaded & {"optimum", "diffusers", "transformers", "av", "sqlmodel", "sqlalchemy", "alembic", "celery"} == set()
+
+
 def test_no_arch_is_named_outside_of_its_folder(root) -> None:
     word = re.compile(rf"\b({'|'.join(map(re.escape, catalog.archs()))})\b")
     folders = {card.code.split(".")[2] for card in catalog.archs().values()}

@@ -10,7 +10,7 @@ from models.base import BaseModel, Embeds
 from models.data.datasets import is_moving
 from models.data.entries import Entry
 from models.spec import DatasetSpec
-from worker.data import audio, decode, video
+from worker.data import decode
 from worker.data.cache import Tensors
 from worker.data.encode import FIRST_LEVELS, Latents, Texts
 
@@ -56,14 +56,21 @@ class Loader:
     def media(self, entry: Entry) -> tuple[torch.Tensor | None, dict[str, Any] | None]:
         """(pixels, sound) of the entry, each None where there is none."""
         if entry.item.media.kind == "sound":
-            return None, audio.sound(entry.item, self.datasets[entry.dataset])
-        dataset = self.datasets[entry.dataset]
-        return self.pixels(entry), audio.sound(entry.item, dataset) if dataset.do_audio else None
+            return None, self.sound(entry)
+        return self.pixels(entry), self.sound(entry) if self.datasets[entry.dataset].do_audio else None
+
+    def sound(self, entry: Entry) -> dict[str, Any]:
+        """The waveform of a sound or of a clip, as `worker.data.audio.sound` gives it."""
+        from worker.data import audio  # PyAV is imported for sounds and clips alone
+
+        return audio.sound(entry.item, self.datasets[entry.dataset])
 
     def pixels(self, entry: Entry) -> torch.Tensor:
         """(3, H, W), or (T, 3, H, W) where clips are what is trained, in [-1, 1]."""
         dataset, item = self.datasets[entry.dataset], entry.item
         if item.media.kind == "clip":
+            from worker.data import video
+
             return video.clip(item, entry.view, dataset)
         still = decode.picture(item.media, entry.view)
         return still[None] if self.clips or is_moving(dataset) else still

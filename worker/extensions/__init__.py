@@ -103,6 +103,8 @@ def names() -> Any:
 
 def _import(package: packages.Package, arch: str) -> Extension:
     os.environ.setdefault("MODELS_PATH", str(settings().home / "models"))  # where folders look for files by name
+    from models import quanto  # noqa: F401 - before a folder imports the library itself: it is to find no kernels there
+
     _imported[package.path] = packages.digest(package.path)
     try:
         for card in _candidates(package, arch):

@@ -23,9 +23,9 @@ from models import catalog, memory
 from models.base import BaseModel, Embeds
 from models.batch import Batch, GenerateImageConfig
 from models.errors import UserError
+from models.memory import text_encoders
 from models.offload import is_offloaded
 from models.prompt_embeds import concat_prompt_embeds
-from models.quantize import text_encoders
 from models.spec import JobSpec, SampleSpec, TrainSpec
 from worker.data.batches import TrainBatch
 from worker.load import Places, load_model, trains_all_weights

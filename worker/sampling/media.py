@@ -11,7 +11,6 @@ from models.batch import Audio, Clip, Made
 from models.weights import replacing
 from worker.report import PreviewTold
 from worker.sampling.sound import sample_array, waveform_picture, write_wav
-from worker.sampling.video import even_frames, write_mp4, write_webp
 
 THUMBNAIL_PIXELS = 320
 
@@ -47,6 +46,8 @@ def _write_picture(stem: Path, picture: Image.Image, record: dict[str, Any]) -> 
 
 
 def _write_clip(stem: Path, clip: Clip, record: dict[str, Any]) -> PreviewTold:
+    from worker.sampling.video import even_frames, write_mp4, write_webp  # PyAV is imported for clips alone
+
     frames = even_frames(clip)
     width, height = frames[0].size
     record = {

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKLFlux2, FlowMatchEulerDiscreteScheduler, Flux2KleinPipeline, Flux2Transformer2DModel
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from diffusers import AutoencoderKLFlux2, FlowMatchEulerDiscreteScheduler, Flux2Transformer2DModel
+from transformers import Qwen3Config
 
 from models.tiny import byte_tokenizer
 
@@ -16,6 +16,8 @@ LAYERS = 30  # deep enough for the layers that the real one is read at, and two 
 
 def write_tiny(folder: Path) -> None:
     """A pipeline folder that `Flux2KleinPipeline.from_pretrained` loads, with a tokenizer of bytes; about 1 MB, always the same."""
+    from diffusers import Flux2KleinPipeline  # training needs none of what it imports
+
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         pipeline: Any = Flux2KleinPipeline(
@@ -58,6 +60,8 @@ def _vae() -> Any:
 
 
 def _text_encoder() -> Any:
+    from transformers import Qwen3ForCausalLM
+
     config = Qwen3Config(
         vocab_size=272,
         hidden_size=TEXT_WIDTH,

@@ -21,7 +21,7 @@ from tests.worker.allocated import most_bytes
 from worker import gpus, tiny
 from worker.load import load_model
 from worker.places import find_places
-from worker.planning import making, plan, predict
+from worker.planning import before_run, making, plan, predict
 from worker.planning.blank import Tracker, new_mode
 from worker.report import Reporter
 from worker.sampling.sample import sample
@@ -249,5 +249,5 @@ def test_a_small_model_is_looked_at_only_for_large_pictures(
     monkeypatch.setattr(plan, "predict", lambda spec, *_: predicted.append(spec) or pictures_of_ten(spec))
     for name in ("random", "pocket/pocket.safetensors"):
         spec = job(**{"model.name_or_path": name, "sample.width": side, "sample.height": side})
-        assert plan.check(spec, find_places(spec), "cpu", []) is spec
+        assert before_run.check(spec, find_places(spec), "cpu", []) is spec
     assert len(predicted) == 2 * looked_at
