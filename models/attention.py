@@ -2,6 +2,10 @@
 at import time, so a model loads where no kernel is installed.
 """
 
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,6 +20,23 @@ except ImportError:  # the native kernel does not need it
     flash_attn_func = None
 
 BACKENDS = ("native", "flash")
+DISPATCH = "diffusers.models.attention_dispatch"
+
+# diffusers warns at every choice, also of its default, that choosing is new
+logging.getLogger("diffusers.models.modeling_utils").addFilter(
+    lambda record: not str(record.msg).startswith("Attention backends")
+)
+
+
+@contextlib.contextmanager
+def kept_to_this_job() -> Iterator[None]:
+    """diffusers keeps the kernel that a model chose for the whole process; at the end it is again the one of a fresh process."""
+    try:
+        yield
+    finally:
+        if (dispatch := sys.modules.get(DISPATCH)) is not None:
+            fresh = dispatch.AttentionBackendName(dispatch.DIFFUSERS_ATTN_BACKEND)
+            dispatch._AttentionBackendRegistry.set_active_backend(fresh)
 
 
 def set_attention_backend(root: nn.Module, name: str) -> None:

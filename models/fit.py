@@ -39,6 +39,7 @@ def misfits(card: Arch, spec: JobSpec, as_defaults: bool = False) -> Iterator[Pr
         yield Problem("/model/name_or_path", f"arch '{card.name}' does not start from random weights; name a checkpoint")
     if spec.model.accuracy_recovery_adapter and spec.model.assistant_lora_path:
         yield Problem("/model/accuracy_recovery_adapter", "a recovery adapter and a training adapter do not go together")
+    yield from _attention(spec)
     if isinstance(spec, TrainSpec):
         yield from _network(card, spec)
         yield from _optimizer(spec)
@@ -83,6 +84,15 @@ def _trigger_words(spec: TrainSpec | SampleSpec) -> Iterator[Problem]:
     for pointer, text in prompt_texts(spec).items() if spec.trigger_word is None else ():
         if found := placeholder_in(text):
             yield Problem(pointer, f"nothing fills {found}: give the job a trigger_word, or write the word itself")
+
+
+def _attention(spec: JobSpec) -> Iterator[Problem]:
+    """The flash kernel has no fp32 form. An architecture's own option comes before the model's."""
+    own = getattr(spec.model.model_kwargs, "attention_backend", None)
+    if (own or spec.model.attention_backend) == "flash" and spec.model.dtype == "fp32":
+        at = "/model/model_kwargs/attention_backend" if own else "/model/attention_backend"
+        message = "attention 'flash' computes in bf16 or fp16, and model.dtype is fp32; use native, or another dtype"
+        yield Problem(at, message, "native")
 
 
 def nearest(word: str, known: Any) -> str | None:

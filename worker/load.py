@@ -63,6 +63,8 @@ class Slot:
             torch.manual_seed(seed)
             model = load_model(spec, places, device)
             self._recomputes = False
+        else:
+            choose_attention(model, spec)
         self._recomputes = self._recomputes or recompute
         if isinstance(spec, SampleSpec) or spec.network is not None:  # type: ignore[attr-defined]
             self._key, self._model = key, model
@@ -97,7 +99,10 @@ def load_model(spec: JobSpec, places: Places, device: str, inside: AbstractConte
     memory.settle(model, parked=memory.is_low(model) and not trains_all_weights(spec))
     if places.cache is not None:
         quantized.prune(places.cache / quantized.FOLDER, settings().quantized_cache_gb * 1e9)
-    backend = getattr(spec.model.model_kwargs, "attention_backend", None) or spec.model.attention_backend
-    if backend != "native":
-        model.set_attention_backend(backend)
+    choose_attention(model, spec)
     return model
+
+
+def choose_attention(model: BaseModel, spec: JobSpec) -> None:
+    """Set the job's attention kernel, native too: part of the choice is the process's, not the model's (`attention.kept_to_this_job`)."""
+    model.set_attention_backend(getattr(spec.model.model_kwargs, "attention_backend", None) or spec.model.attention_backend)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from models import budget, catalog, memory, toolkit
+from models import attention, budget, catalog, memory, toolkit
 from models.data.datasets import Survey
 from models.errors import UserError
 from models.spec import JobSpec, SampleSpec, TrainSpec
@@ -36,11 +36,12 @@ def run(spec: JobSpec, places: Places, reporter: Reporter, device: str, slot: Sl
     surveys = survey(spec, places.datasets, places.cache, reporter) if isinstance(spec, TrainSpec) else []
     reporter.check()
     reporter.phase("loading")
-    fitting = before_run.check(spec, places, device, surveys)
-    if fitting is not spec:
-        reporter.log(f"memory suffices for sample.batch_size {fitting.sample.batch_size} only", "WARNING")  # type: ignore[attr-defined]
-    with memory.explaining(budget.general_advice(spec)):
-        _work(fitting, places, surveys, reporter, device, slot)
+    with attention.kept_to_this_job():
+        fitting = before_run.check(spec, places, device, surveys)
+        if fitting is not spec:
+            reporter.log(f"memory suffices for sample.batch_size {fitting.sample.batch_size} only", "WARNING")  # type: ignore[attr-defined]
+        with memory.explaining(budget.general_advice(spec)):
+            _work(fitting, places, surveys, reporter, device, slot)
 
 
 def _work(spec: JobSpec, places: Places, surveys: list[Survey], reporter: Reporter, device: str, slot: Slot) -> None:

@@ -22,6 +22,7 @@ def refused(faults: Callable[[Any], list[Problem]], tiny_job: Callable[..., dict
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"train.optimizer": "adamm"}, "/train/optimizer"),
+    ({"model.attention_backend": "flash", "model.dtype": "fp32"}, "/model/attention_backend"),
     ({"train.optimizer": "AdamW"}, "/train/optimizer"),
     ({"datasets": [{"folder_path": "x", "keep_tokens": 1}]}, "/datasets/0/keep_tokens"),
     ({"model.quantize_kwargs": {"exclude": ["x"]}}, "/model/quantize_kwargs/exclude"),

@@ -1,7 +1,8 @@
 """What training changes, as tensors and numbers that a file can hold: exact, whatever the optimizer keeps.
 
 An optimizer's state is tensors, Python numbers and None for each parameter, in lists, tuples or dicts, and numbers in its groups that
-steps change (Prodigy's `d`). A tensor keeps its dtype and whether it lay on the CPU; a float is written with as many digits as it takes
+steps change (Prodigy's `d`). A tensor keeps its dtype, and whether it lay on the CPU while its parameter did not (Adam's count of steps does): one that lay beside its
+parameter goes to the device that the parameter has now, so a bundle written on a CPU goes on on a GPU and the other way round. A float is written with as many digits as it takes
 to read the same float back. Options that no step changes (betas, weight decay) are not state: a resumed run takes them from the job.
 """
 
@@ -46,11 +47,11 @@ class TrainState:
         states, names = {}, dict[int, str]()
         for name, param in self.params.items():
             if param in self.optimizer.state:
-                states[name] = _dump(dict(self.optimizer.state[param]), OPTIM + name, tensors, names)
+                states[name] = _dump(dict(self.optimizer.state[param]), OPTIM + name, tensors, names, param.is_cpu)
         groups = []
         for index, (group, fresh) in enumerate(zip(self.optimizer.param_groups, self._fresh_groups, strict=True)):
             changed = {key: value for key, value in _options(group).items() if key not in fresh or not _same(value, fresh[key])}
-            groups.append(_dump(changed, f"{GROUP}{index}", tensors, names))
+            groups.append(_dump(changed, f"{GROUP}{index}", tensors, names, group["params"][0].is_cpu))
         return _apart(tensors), {"optim": states, "groups": groups}
 
     def _refuse_other_state(self) -> None:
@@ -88,16 +89,17 @@ def _options(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key not in SET_BY_THE_LOOP}
 
 
-def _dump(value: Any, name: str, tensors: Tensors, names: dict[int, str]) -> Any:
-    """`value` as JSON, its tensors put into `tensors` under names that begin with `name`; `names` has those of earlier ones by id."""
+def _dump(value: Any, name: str, tensors: Tensors, names: dict[int, str], on_cpu: bool) -> Any:
+    """`value` as JSON, its tensors put into `tensors` under names that begin with `name`; `names` has those of earlier ones by id.
+    `on_cpu`: the parameter lies there, so that a tensor on the CPU lies beside it."""
     if isinstance(value, torch.Tensor):
         known = names.setdefault(id(value), name)  # one that is shared stays shared
         tensors[known] = value
-        return {"tensor": known, "cpu": value.device.type == "cpu"}
+        return {"tensor": known, "cpu": value.is_cpu and not on_cpu}
     if isinstance(value, dict):
-        return {"dict": [[key, _dump(inner, f"{name}/{key}", tensors, names)] for key, inner in value.items()]}
+        return {"dict": [[key, _dump(inner, f"{name}/{key}", tensors, names, on_cpu)] for key, inner in value.items()]}
     if isinstance(value, list | tuple):
-        inner = [_dump(each, f"{name}/{index}", tensors, names) for index, each in enumerate(value)]
+        inner = [_dump(each, f"{name}/{index}", tensors, names, on_cpu) for index, each in enumerate(value)]
         return inner if isinstance(value, list) else {"tuple": inner}
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -110,7 +112,7 @@ def _dump(value: Any, name: str, tensors: Tensors, names: dict[int, str]) -> Any
 
 
 def _load(value: Any, tensors: Tensors, device: torch.device) -> Any:
-    """What `_dump` was given; tensors that were not on the CPU go to `device`, once each."""
+    """What `_dump` was given; tensors go to `device`, once each, but for those marked as on the CPU."""
     if isinstance(value, list):
         return [_load(each, tensors, device) for each in value]
     if not isinstance(value, dict):

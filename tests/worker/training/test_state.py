@@ -162,3 +162,34 @@ def test_state_beside_the_parameters_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="keeps state under 'global', which is no trained parameter") as error:
         checkpoint.save(tmp_path, state, kept=True, write_weights=None, name="x")
     assert error.value.code == "bad_optimizer_state"
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_bundle_written_on_a_cpu_goes_on_on_another_device(tmp_path: Path, name: str) -> None:
+    """The device "meta" stands for a GPU: it has no numbers, but tensors of it cannot meet those of a CPU."""
+    bundle, _ = checkpoint.save(tmp_path, advance(fresh(OPTIMIZERS[name]), 3), kept=False, write_weights=None, name="x")
+    other = on_meta(OPTIMIZERS[name])
+    checkpoint.load(bundle, other)
+    found = [value for kept in other.optimizer.state.values() for value in tensors_in(kept)]
+    assert found and {value.device.type for value in found} == {"meta"}
+
+
+def test_a_count_that_a_gpu_run_keeps_on_the_cpu_stays_there() -> None:
+    state, other = (on_meta(torch.optim.NAdam) for _ in range(2))
+    for param in state.params.values():
+        state.optimizer.state[param] = {"step": torch.tensor(3.0), "exp_avg": torch.zeros_like(param)}
+    tensors, numbers = state.dump()
+    other.restore(tensors, numbers, 3)
+    kept = other.optimizer.state[other.params["0.weight"]]
+    assert (kept["step"].device.type, kept["exp_avg"].device.type) == ("cpu", "meta")
+    assert float(kept["step"]) == 3.0
+
+
+def on_meta(make: Make) -> TrainState:
+    params = {name: torch.nn.Parameter(param.detach().to("meta")) for name, param in fresh(make).params.items()}
+    return TrainState(params, make(list(params.values())))
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [value] if isinstance(value, torch.Tensor) else [found for each in inner for found in tensors_in(each)]
