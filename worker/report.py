@@ -74,7 +74,6 @@ class StepTold:
     loss: torch.Tensor
     grad_norm: torch.Tensor
     lr: float
-    seconds: float
     parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
     skipped: int = 0
 
@@ -86,12 +85,12 @@ class StepTold:
         return f"loss became {loss}"
 
     def read(self) -> dict[str, Any]:
+        """The numbers, for which the device is waited for."""
         return {
             "step": self.step,
             "loss": float(self.loss) if not self.skipped else math.nan,
             "lr": self.lr,
             "grad_norm": float(self.grad_norm),
-            "step_seconds": self.seconds,
             **{name: float(part) for name, part in self.parts.items()},
         }
 
@@ -116,7 +115,7 @@ class Reporter:
         self.saved_step = 0  # of the newest save that this run has made or gone on from
         self._pending: list[StepTold] = []
         self._recent: list[float] = []
-        self._flushed_at = time.monotonic()
+        self._flushed_at = time.monotonic()  # when the numbers of the last step that was told were there
         self._wish: Wish | None = None
         self._heeded: Ask | None = None
         # Both only grow, so a number that comes late asks for nothing that has been answered.
@@ -175,19 +174,26 @@ class Reporter:
             self.flush()
 
     def flush(self) -> None:
-        """Tell all steps that wait. Called before anything is saved, so that what follows a bad loss is never kept."""
+        """Tell all steps that wait. Called before anything is saved, so that what follows a bad loss is never kept. A step's time is its
+        share of what passed between two of these, since a GPU computes a step long after the loop has issued it."""
         steps, self._pending = self._pending, []
         told = [each.read() for each in steps]
-        self._flushed_at = time.monotonic()
+        before, self._flushed_at = self._flushed_at, time.monotonic()
         if not told:
             return
-        self._recent = (self._recent + [each["step_seconds"] for each in told])[-SPEED_STEPS:]
+        seconds = (self._flushed_at - before) / len(told)
+        told = [{**each, "step_seconds": seconds} for each in told]
+        self._recent = (self._recent + [seconds] * len(told))[-SPEED_STEPS:]
         speed = len(self._recent) / max(sum(self._recent), 1e-9)
         self._tell_steps(told, speed)
         for step, row in zip(steps, told, strict=True):
             whole = math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"])
             if step.skipped >= MOST_SKIPPED or not (step.skipped or whole):
                 raise NonFiniteLoss(step, self.saved_step)
+
+    def aside(self, began: float) -> None:
+        """What was done since `began`, on the monotonic clock, was no step. Steps that were told meanwhile had been waited for before."""
+        self._flushed_at += time.monotonic() - max(began, self._flushed_at)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Further numbers of a step that is done, by the name of their series."""

@@ -93,14 +93,15 @@ def train(
 
 
 def steps(train_step: TrainStep, spec: TrainSpec, state: TrainState, data: Batches, reporter: Reporter) -> Iterator[None]:
-    """The loop: yields after every optimizer step, `state.step` being the number done. With `on_non_finite: skip` a step whose loss or
-    gradient is not finite leaves weights, optimizer and averages as they are; what hangs on the step's number goes on."""
+    """The loop: yields after every optimizer step, `state.step` being the number done; what is done until it is resumed is no step's time.
+    With `on_non_finite: skip` a step whose loss or gradient is not finite leaves weights, optimizer and averages as they are; what
+    depends on the step's number goes on."""
     params = list(state.params.values())
     accumulation = spec.train.gradient_accumulation
     batches = data.from_number(state.step * accumulation)
     skips, in_a_row = spec.train.on_non_finite == "skip", 0
+    reporter.aside(began=0.0)
     while state.step < spec.train.steps:
-        began = time.monotonic()
         lr = lr_at(state.step, spec.train)
         set_rate(state.optimizer, lr)
         gathered = Gathered(spec)
@@ -118,9 +119,10 @@ def steps(train_step: TrainStep, spec: TrainSpec, state: TrainState, data: Batch
                 state.ema.update()
         state.optimizer.zero_grad(set_to_none=True)
         state.step += 1
-        rate, seconds = rate_of(state.optimizer, lr), time.monotonic() - began
-        reporter.step(StepTold(state.step, loss, grad_norm, rate, seconds, losses, in_a_row))
+        reporter.step(StepTold(state.step, loss, grad_norm, rate_of(state.optimizer, lr), losses, in_a_row))
+        began = time.monotonic()
         yield
+        reporter.aside(began)
 
 
 def make_state(model: BaseModel, spec: TrainSpec, network_start: Path | None = None) -> TrainState:

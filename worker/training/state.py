@@ -1,9 +1,10 @@
 """What training changes, as tensors and numbers that a file can hold: exact, whatever the optimizer keeps.
 
 An optimizer's state is tensors, Python numbers and None for each parameter, in lists, tuples or dicts, and numbers in its groups that
-steps change (Prodigy's `d`). A tensor keeps its dtype, and whether it lay on the CPU while its parameter did not (Adam's count of steps does): one that lay beside its
-parameter goes to the device that the parameter has now, so a bundle written on a CPU goes on on a GPU and the other way round. A float is written with as many digits as it takes
-to read the same float back. Options that no step changes (betas, weight decay) are not state: a resumed run takes them from the job.
+steps change (Prodigy's `d`). A tensor keeps its dtype. It goes to the device of its parameter, so that a bundle written on a CPU goes on
+on a GPU and the other way round, unless it lay on the CPU while its parameter did not, as a count of steps may. A float is written with
+as many digits as it takes to read the same float back. Options that no step changes (betas, weight decay) are not state: a resumed run
+takes them from the job.
 """
 
 import copy
