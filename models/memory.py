@@ -19,12 +19,12 @@ from models import catalog
 from models.data.datasets import every_dataset
 from models.errors import UserError
 from models.offload import MARK, find_blocks, is_offloaded, offload_blocks
-from models.spec import TrainSpec
+from models.spec import CONTROL_FOLDERS, TrainSpec
 
 log = logging.getLogger(__name__)
 
 OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
-CONDITIONED = {"edit", "multi_reference", "i2v", "audio"}
+CONDITIONED = {"i2v", "audio"}
 
 
 class Absent(nn.Module):
@@ -108,10 +108,12 @@ def encoded(model: Any, spec: TrainSpec, *, previews: bool) -> None:
 
 
 def steps_need_vae(spec: TrainSpec) -> bool:
-    """Whether a training step or a validation encodes: pictures that are not cached, or whatever conditions such a model (a control
-    image, a first frame)."""
+    """Whether a training step or a validation encodes: pictures that are not cached, control pictures where the data has some, or what
+    conditions every step of an architecture for clips or sound (a first frame)."""
+    datasets = [dataset for _, dataset in every_dataset(spec)]
+    controlled = any(getattr(dataset, key) for dataset in datasets for key in CONTROL_FOLDERS)
     conditioned = CONDITIONED & set(catalog.arch(spec.model.arch).capabilities)
-    return bool(conditioned) or not all(d.cache_latents or d.cache_latents_to_disk for _, d in every_dataset(spec))
+    return controlled or bool(conditioned) or not all(d.cache_latents or d.cache_latents_to_disk for d in datasets)
 
 
 def denoising(model: Any, vae_too: bool = False, text_too: bool = False) -> None:

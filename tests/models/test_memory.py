@@ -19,6 +19,7 @@ from models.conform.subject import PROMPTS
 from models.errors import UserError
 from models.offload import is_offloaded
 from models.quantize import is_quantized
+from models.spec import CONTROL_FOLDERS
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "checkpointing": {},
@@ -117,11 +118,13 @@ def test_weights_that_the_denoiser_shares_stay(subject: Subject) -> None:
     assert shared[1].weight.device.type == "meta"  # type: ignore[union-attr]
 
 
+def dataset(cached: bool = True, control: str | None = None) -> Any:
+    controls = {**dict.fromkeys(CONTROL_FOLDERS), "control_path": control}
+    return SimpleNamespace(cache_latents=cached, cache_latents_to_disk=False, **controls)
+
+
 def spec(subject: Subject, cached: bool = True, keeps_text: bool = True) -> Any:
-    datasets = [
-        SimpleNamespace(cache_latents=True, cache_latents_to_disk=False),
-        SimpleNamespace(cache_latents=cached, cache_latents_to_disk=False),
-    ]
+    datasets = [dataset(), dataset(cached)]
     train = SimpleNamespace(cache_text_embeddings=keeps_text)
     return SimpleNamespace(datasets=datasets, train=train, validation=None, model=SimpleNamespace(arch="pocket"))
 
@@ -197,9 +200,16 @@ def test_captions_that_steps_encode_keep_the_text_encoder_there(
 def test_held_out_pictures_that_are_not_cached_keep_the_vae(subject: Subject) -> None:
     wanted = spec(subject)
     for cached in (True, False):
-        held = SimpleNamespace(cache_latents=cached, cache_latents_to_disk=False)
-        wanted.validation = SimpleNamespace(dataset=held)
+        wanted.validation = SimpleNamespace(dataset=dataset(cached))
         assert memory.steps_need_vae(wanted) is not cached
+
+
+def test_steps_of_an_edit_model_need_the_vae_only_where_the_data_has_control_pictures(subject: Subject) -> None:
+    wanted = spec(subject)
+    wanted.model.arch = "flux2_klein_4b"
+    assert not memory.steps_need_vae(wanted)
+    wanted.datasets[1].control_path = "sketches"
+    assert memory.steps_need_vae(wanted)
 
 
 def test_previews_are_tiled_and_encoding_is_not(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,15 +255,17 @@ class _Training:
 
     def _control(self, height: int, width: int) -> Any:
         """What a text encoder sees of control images, as encode_prompt takes it."""
-        image = torch.zeros(1, 3, height, width)
-        return [image] * max(1, self.data.num_controls) if self.model.has_multiple_control_images else image
+        images = [torch.zeros(1, 3, height, width)] * self.data.num_controls
+        return images if self.model.has_multiple_control_images else next(iter(images), None)
 
     def _batch(self, latents: torch.Tensor) -> Batch:
-        """A batch like the job's largest, with the conditions that the architecture takes."""
+        """A batch like the job's largest, with as many control images as the data has."""
         width, height, frames, count = self.batch
         able = catalog.arch(self.spec.model.arch).capabilities
-        images = [torch.zeros(3, height, width)] * max(1, self.data.num_controls) if "edit" in able else []
-        several = bool(images) and self.model.has_multiple_control_images
+        images = [torch.zeros(3, height, width)] * self.data.num_controls
+        several = len(images) > 1 or (
+            bool(images) and (self.model.has_multiple_control_images or self.model.use_raw_control_images)
+        )
         pixels = self._pixels(height, width, frames)
         return Batch(
             latents,

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +126,26 @@ def test_on_a_gpu_what_waits_outside_does_not_count(job: Callable[..., TrainSpec
     embeds = (10 + 2) * 384 * 4  # the captions', and those of a preview's prompt and negative prompt
     assert here.phases["caching"] - there.phases["caching"] == denoiser + embeds
     assert here.phases["training"] - there.phases["training"] == embeds
+
+
+@pytest.mark.parametrize("several", [True, False], ids=["several", "one at most"])
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_prediction_has_the_control_pictures_that_the_data_has(count: int, several: bool) -> None:
+    planned: Any = SimpleNamespace(
+        batch=(32, 64, 1, 3),
+        data=predict.Data((32, 64), "a", num_controls=count),
+        spec=SimpleNamespace(model=SimpleNamespace(arch="flux2_klein_4b")),
+        model=SimpleNamespace(has_multiple_control_images=several, use_raw_control_images=False),
+        _pixels=lambda *_: torch.zeros(3, 64, 32),
+    )
+    batch = predict._Training._batch(planned, torch.zeros(3, 1))
+    shown = predict._Training._control(planned, 64, 32)
+    if several or count > 1:
+        assert [len(images) for images in batch.control_tensor_list or []] == ([count] * 3 if count else [])
+        assert batch.control_tensor is None
+    else:
+        assert (batch.control_tensor is not None) == bool(count)
+    assert (len(shown) if several else int(shown is not None)) == (count if several else min(count, 1))
 
 
 def test_blank_weights_are_never_read(tmp_path: Path) -> None:
