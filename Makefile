@@ -60,12 +60,12 @@ install: .venv/install.stamp
 	@touch $@
 
 .venv/install.stamp: .venv/torch.stamp pyproject.toml constraints.txt requirements-demo.txt
-	$(PIP) --constraint constraints.txt --editable .
+	$(PIP) --constraint constraints.txt --editable '.[worker]'
 	$(PIP) --no-deps --require-hashes --requirement requirements-demo.txt
 	@touch $@
 
 .venv/dev.stamp: .venv/install.stamp
-	$(PIP) --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --constraint constraints.txt --editable '.[worker,dev]'
 	@touch $@
 
 ui/node_modules/.stamp: .venv/bin/python ui/package-lock.json ui/package.json

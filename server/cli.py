@@ -1,13 +1,12 @@
 """The `safelight` command: start the parts, and a client for the REST API. Imports no torch."""
 
-import contextlib
 import json
-import subprocess
+import os
 import sys
 import uuid
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -47,7 +46,7 @@ def serve() -> None:
 @app.command()
 def worker(device: Annotated[str | None, typer.Option(help="cpu, cuda:0, ...; default: the first there is.")] = None) -> None:
     """One worker process for one device."""
-    raise typer.Exit(call("worker.app", *(["--device", device] if device else [])))
+    become("worker.app", *(["--device", device] if device else []))
 
 
 @app.command()
@@ -169,21 +168,22 @@ def archs(as_json: AsJson = False) -> None:
 def tiny(arch: str, folder: Path) -> None:
     """Write a tiny random-weight checkpoint of ARCH into FOLDER, in its real layout."""
     _check_bundled(arch)
-    raise typer.Exit(call("worker.tiny", arch, str(folder)))
+    become("worker.tiny", arch, str(folder))
 
 
 @app.command()
 def conform(arch: str) -> None:
     """Run the contract's rules on ARCH's tiny checkpoint and print what holds and what does not."""
     _check_bundled(arch)
-    raise typer.Exit(call("worker.conform", arch))
+    become("worker.conform", arch)
 
 
-def call(module: str, *arguments: str) -> int:
-    """Run `python -m module` here and now, since it needs torch; the answer is its exit code. Signals reach it by themselves."""
-    with contextlib.suppress(KeyboardInterrupt):
-        return subprocess.call([sys.executable, "-m", module, *arguments])
-    return 130
+def become(module: str, *arguments: str) -> NoReturn:
+    """Replace this process by `python -m module`, which needs torch. So every signal reaches the part itself, also where
+    `safelight worker` is a container's first process."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
 
 
 def check_packages() -> None:

@@ -200,6 +200,12 @@ def eventually(condition: Callable[[], bool], complaint: str, details: Callable[
         time.sleep(0.02)
 
 
+@pytest.fixture
+def free_ports() -> Callable[[int], list[int]]:
+    """`free_ports(2)`: as many different ports of this machine that nothing listens on."""
+    return lambda count: [free_port() for _ in range(count)]
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

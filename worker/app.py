@@ -12,6 +12,7 @@ import logging
 import os
 import platform
 import re
+import signal
 import socket
 import sys
 import threading
@@ -97,6 +98,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="safelight worker")
     parser.add_argument("--device", default=gpus.devices()[0], help="cpu, cuda:0, ...")
     device = parser.parse_args(arguments).device
+    # Until Celery has handlers of its own: a container's first process ignores signals that it does not handle.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if not re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device):
         parser.error(f"device '{device}' is unknown; give cpu, mps or cuda:N")
     logging.basicConfig(level=settings().log_level, format="%(asctime)s worker %(levelname)s %(message)s")
