@@ -27,7 +27,8 @@ FLOW_ONLY = ("weighted", "shift", "lognorm_blend", "one_step", "two_step", "four
 TRAINING_ONLY = (  # keys of a dataset that mean nothing where it is held out
     *("num_repeats", "flip_x", "flip_y", "random_crop"),
     *("caption_dropout_rate", "shuffle_tokens", "token_dropout_rate", "keep_tokens"),
-    *("is_reg", "prior_reg", "loss_multiplier", "mask_path", "alpha_mask", "invert_mask", "mask_min_value"),
+    *("is_reg", "prior_reg", "loss_multiplier"),
+    *("mask_path", "on_missing_mask", "alpha_mask", "invert_mask", "mask_min_value"),
 )
 
 
@@ -251,6 +252,8 @@ def _dataset(card: Arch, spec: TrainSpec, dataset: DatasetSpec, pointer: str) ->
     yield from _resolutions(card, dataset, pointer)
     if dataset.mask_path and dataset.alpha_mask:
         yield Problem(f"{pointer}/alpha_mask", "take masks either from mask_path or from alpha, not from both")
+    if dataset.on_missing_mask != "stop" and not dataset.mask_path:
+        yield Problem(f"{pointer}/on_missing_mask", "on_missing_mask means nothing without mask_path")
     if not (dataset.mask_path or dataset.alpha_mask):
         for key in ("invert_mask", "mask_min_value"):
             if getattr(dataset, key):

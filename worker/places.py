@@ -63,4 +63,5 @@ def dataset_folders(dataset: DatasetSpec) -> Folders:
         items=files.dataset_folder(dataset.folder_path),
         masks=files.dataset_folder(dataset.mask_path) if dataset.mask_path else None,
         controls=tuple(files.dataset_folder(folder) for folder in given if folder),
+        roots=tuple(settings().roots),
     )

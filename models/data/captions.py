@@ -4,16 +4,15 @@ A caption's line breaks become spaces; commas and all else stay byte for byte, u
 """
 
 import random
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from models.data.texts import BadText, parse_json, read_text, text_lines
+from models.data.names import is_text
+from models.data.texts import BadText, parse_json, read_text
 from models.data.trigger import filled, has_word, replace_word
 from models.spec import DatasetSpec, TrainSpec
 
 KEYS = ("caption", "text", "prompt")  # where a JSON object may hold its caption, the first one found counts
-METADATA = "metadata.jsonl"
 
 
 def read_caption(path: Path | str) -> str:
@@ -44,45 +43,9 @@ def caption_in(value: object) -> str:
     caption = value[found[0]]
     if caption is not None and not isinstance(caption, str):
         raise BadText(f"{found[0]} is not a text: {caption!r:.40}")
+    if not is_text(caption or ""):
+        raise BadText(f"{found[0]} holds half of a surrogate pair, which is no character")
     return caption or ""
-
-
-@dataclass
-class Metadata:
-    """What a folder's metadata.jsonl says: captions by file name, relative to the folder, and its faults by line."""
-
-    captions: dict[str, str] = field(default_factory=dict)
-    faults: list[tuple[int, str]] = field(default_factory=list)
-
-    def unknown(self, names: Collection[str]) -> list[str]:
-        """The file names that it speaks of and that are not in `names`."""
-        return [name for name in self.captions if name not in names]
-
-
-def read_metadata(folder: Path) -> Metadata:
-    """The folder's metadata.jsonl, in the form of a Hugging Face image folder: a line is an object with `file_name` and a caption."""
-    found = Metadata()
-    path = folder / METADATA
-    if not path.is_file():
-        return found
-    for number, line in text_lines(path):
-        try:
-            if isinstance(line, BadText):
-                raise line
-            if not line.strip():
-                continue
-            value = parse_json(line)
-            caption = one_line(caption_in(value))
-            name = value.get("file_name")
-            if not isinstance(name, str):
-                raise BadText("file_name is missing")
-            if name in found.captions:
-                raise BadText(f"{name} is named a second time")
-        except BadText as error:
-            found.faults.append((number, str(error)))
-        else:
-            found.captions[name] = caption
-    return found
 
 
 @dataclass(frozen=True)
@@ -134,7 +97,7 @@ def caption_at(caption: str, rule: CaptionRule, seed: int, step: int, place: int
 
 def with_trigger(caption: str, rule: CaptionRule) -> str:
     """The caption with the trigger word in place of [trigger] and [name]; in front, if the text does not hold the word. Without a word
-    the text stays as it is: `models.data.datasets.problems` refuses a placeholder that nothing fills."""
+    the text stays as it is: `models.data.problems` refuses a placeholder that nothing fills."""
     if rule.word is None:
         return caption
     caption = filled(caption, rule.word)

@@ -5,22 +5,20 @@ that has the same path but for the extension.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from models.data.captions import KEYS, METADATA, Metadata, read_caption, read_metadata
+from models.data.captions import read_caption
 from models.data.clips import BadClip, Snapper, wanted_frames
 from models.data.fileindex import FileIndex
-from models.data.look import KINDS, Kind, Looks, Media, Tell, file_names, kind_of
+from models.data.look import KINDS, Kind, Looks, Media, Tell, kind_of, listing
+from models.data.metadata import METADATA, Metadata, misplaced, read_metadata
+from models.data.names import beside, stem
 from models.data.texts import BadText
-from models.data.trigger import placeholder_in
-from models.errors import Problem
 from models.spec import CONTROL_FOLDERS, DatasetSpec, TrainSpec
 
 NO_DATA = {"md", "db", "ini", "html"}  # what people and systems lay beside pictures
-NAMED = 5  # how many files an error names before it says "and N more"
-PLURALS: Mapping[Kind, str] = {"picture": "pictures", "clip": "clips", "sound": "sounds"}
 
 
 @dataclass(frozen=True)
@@ -49,18 +47,21 @@ class Item:
 
 @dataclass(frozen=True)
 class Folders:
-    """Where a dataset's files lie: found, and allowed to be read. `controls` in the order of CONTROL_FOLDERS, without those not given."""
+    """Where a dataset's files lie: found, and allowed to be read. `controls` in the order of CONTROL_FOLDERS, without those not given.
+    `roots` are the folders, resolved, that links to files may lead into."""
 
     items: Path
     masks: Path | None = None
     controls: tuple[Path, ...] = ()
+    roots: tuple[Path, ...] = ()
 
 
 @dataclass
 class Survey:
     """What a dataset's folder holds. `refused` and `bad_json` are (file name, reason); `uncaptioned` are file names without a usable
     caption, `defaulted` those that `default_caption` is for; `no_control` is (key of the control folder, file name); `orphans` are
-    caption files of nothing; `unread` is what no rule speaks of; `undecoded` were looked at only as far as their header."""
+    caption files of nothing; `unread` is what no rule speaks of; `not_read`, `misplaced`, `spare` and (key, sentence) `unclear` say of
+    files why they are not read; `undecoded` were looked at only as far as their header."""
 
     folder: Path
     kinds: tuple[Kind, ...] = ("picture",)
@@ -70,10 +71,14 @@ class Survey:
     defaulted: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    not_read: list[tuple[str, str]] = field(default_factory=list)
+    misplaced: list[str] = field(default_factory=list)
+    spare: list[str] = field(default_factory=list)
+    unclear: list[tuple[str, str]] = field(default_factory=list)
     bad_captions: list[str] = field(default_factory=list)
     bad_json: list[tuple[str, str]] = field(default_factory=list)
     metadata: Metadata = field(default_factory=Metadata)
-    unknown_in_metadata: list[str] = field(default_factory=list)
+    there: Collection[str] = ()
     no_control: list[tuple[str, str]] = field(default_factory=list)
     no_mask: list[str] = field(default_factory=list)
     passed_over: dict[Kind, int] = field(default_factory=dict)
@@ -102,7 +107,7 @@ def as_model_takes(found: Survey, spec: DatasetSpec, snap: Snapper) -> Survey:
 
 def pictures(folder: Path) -> list[Path]:
     """The picture files under `folder`, sorted, recursively, hidden ones passed over."""
-    return [folder / name for name in file_names(folder) if kind_of(name) == "picture"]
+    return [folder / name for name in listing(folder).names if kind_of(name) == "picture"]
 
 
 def survey(
@@ -121,21 +126,25 @@ def survey(
     architecture whose medium is sound."""
     folders = Folders(folders) if isinstance(folders, Path) else folders
     kinds: tuple[Kind, ...] = ("sound",) if sounds else ("picture", "clip") if is_moving(spec) else ("picture",)
-    found = Survey(folders.items, kinds, metadata=read_metadata(folders.items))
-    there = file_names(folders.items, skip=[path for path in (folders.masks, *folders.controls) if path])
+    listed = listing(folders.items, [path for path in (folders.masks, *folders.controls) if path], folders.roots)
+    there = listed.names
+    found = Survey(folders.items, kinds, metadata=read_metadata(folders.items, there), there=there)
     counts = Counter(map(kind_of, there))
     found.passed_over = {kind: counts[kind] for kind in KINDS if kind not in kinds and counts[kind]}
-    files = frozenset(there)
-    found.unknown_in_metadata = [name for name in found.metadata.captions if name not in files]
+    found.refused = [(name, reason) for name, reason in listed.unusable.items() if kind_of(name) in kinds]
+    if reason := listed.unusable.get(METADATA):
+        found.metadata.faults.append((0, reason))
     names = [name for name in there if kind_of(name) in kinds]
-    _note_others(found, spec, there)
+    captions = _note_others(found, spec, listed.unusable)
     looks = Looks(index, decode_at_most, check, tell)
     media = looks.at(folders.items, names)
-    reader = _Reader(spec, found, files)
+    reader = _Reader(spec, found, captions, listed.unusable)
     if folders.masks:
-        reader.masks = _companions(folders.masks, names, looks)
+        reader.masks = _companions("mask_path", folders.masks, folders, names, looks, found)
     given = [key for key in CONTROL_FOLDERS if getattr(spec, key)]
-    reader.controls = [(key, _companions(folder, names, looks)) for key, folder in zip(given, folders.controls, strict=True)]
+    reader.controls = [
+        (key, _companions(key, folder, folders, names, looks, found)) for key, folder in zip(given, folders.controls, strict=True)
+    ]
     for name in names:
         check()
         if (item := reader.item(name, media[name])) is not None:
@@ -144,16 +153,26 @@ def survey(
     return found
 
 
-def _note_others(found: Survey, spec: DatasetSpec, there: Collection[str]) -> None:
-    """What is neither a medium nor the caption of one."""
-    stems = {_stem(name) for name in there if kind_of(name)}
+def _note_others(found: Survey, spec: DatasetSpec, unusable: Mapping[str, str]) -> Mapping[str, str]:
+    """The caption files, by the path without extension of what they belong to; `found` gets what is neither a medium nor a caption."""
+    everything = [*found.there, *unusable]
     ending = f".{spec.caption_ext.lstrip('.')}"
-    for name in there:
-        if kind_of(name) is None and name != METADATA and name.rpartition(".")[2].lower() not in NO_DATA:
-            if not name.endswith(ending):
-                found.unread.append(name)
-            elif _stem(name) not in stems:
-                found.orphans.append(name)
+    others = [name for name in everything if kind_of(name) is None and name != METADATA]
+    written = [name for name in others if name.lower().endswith(ending.lower())]
+    captions = beside(written, map(stem, filter(kind_of, everything)), ending)
+    found.spare += captions.spare
+    found.unclear += [("caption_ext", sentence) for sentence in captions.unclear]
+    belonging = {*written} - {*captions.orphans}
+    for name in others:
+        if name in belonging or name.rpartition(".")[2].lower() in NO_DATA:
+            continue
+        if (sentence := misplaced(name)) is not None:
+            found.misplaced.append(sentence)
+        elif name in unusable:
+            found.not_read.append((name, unusable[name]))
+        else:
+            (found.orphans if name in captions.orphans else found.unread).append(name)
+    return captions.of
 
 
 @dataclass
@@ -162,7 +181,8 @@ class _Reader:
 
     spec: DatasetSpec
     found: Survey
-    files: Collection[str]
+    captions: Mapping[str, str]
+    unusable: Mapping[str, str]
     masks: dict[str, Media | str] | None = None
     controls: list[tuple[str, dict[str, Media | str]]] = field(default_factory=list)
 
@@ -173,8 +193,8 @@ class _Reader:
         caption, num_frames = self._caption(name), self._num_frames(name, media)
         if self.masks is None and not self.controls:
             return None if caption is None or num_frames is None else Item(media, caption, name, num_frames)
-        beside = {f"its mask ({name})": (self.masks or {}).get(_stem(name))}
-        beside |= {f"its picture in {key} ({name})": each.get(_stem(name)) for key, each in self.controls}
+        beside = {f"its mask ({name})": (self.masks or {}).get(stem(name))}
+        beside |= {f"its picture in {key} ({name})": each.get(stem(name)) for key, each in self.controls}
         bad = [(what, reason) for what, reason in beside.items() if isinstance(reason, str)]
         self.found.refused += bad
         mask, *controls = beside.values()
@@ -189,16 +209,17 @@ class _Reader:
 
     def _caption(self, name: str) -> str | None:
         """The caption file's, else metadata.jsonl's, else the default; None if there is none that can be used."""
-        beside = f"{_stem(name)}.{self.spec.caption_ext.lstrip('.')}"
-        caption = ""
+        beside, caption = self.captions.get(stem(name)), ""
         try:
-            if beside in self.files:
+            if beside is not None:
+                if reason := self.unusable.get(beside):
+                    raise BadText(reason)
                 caption = read_caption(f"{self.found.folder}/{beside}")
         except UnicodeDecodeError:
             self.found.bad_captions.append(name)
             return None
         except BadText as error:
-            self.found.bad_json.append((beside, str(error)))
+            self.found.bad_json.append((str(beside), str(error)))
             return None
         caption = caption or self.found.metadata.captions.get(name, "")
         if caption:
@@ -216,98 +237,16 @@ class _Reader:
             return None
 
 
-def _companions(folder: Path, names: Collection[str], looks: Looks) -> dict[str, Media | str]:
-    """The pictures in `folder` that belong to one of `names`, by the path without extension that they share; of several the first."""
-    wanted = {_stem(name) for name in names}
-    first: dict[str, str] = {}
-    for name in file_names(folder):
-        if kind_of(name) == "picture" and _stem(name) in wanted:
-            first.setdefault(_stem(name), name)
-    media = looks.at(folder, list(first.values()))
-    return {stem: media[name] for stem, name in first.items()}
-
-
-def _stem(name: str) -> str:
-    return name.rpartition(".")[0]
-
-
-def problems(
-    found: Survey, spec: DatasetSpec, pointer: str, trigger_word: str | None = None
-) -> tuple[list[Problem], list[Problem]]:
-    """(what refuses the job, what the user should know), with `pointer` being the dataset's place in the job and `trigger_word` what
-    fills the placeholders in its captions."""
-    errors, warnings = [], []
-    folder = f"{pointer}/folder_path"
-    if found.refused:
-        named = _named([f"{name} ({reason})" for name, reason in found.refused])
-        if spec.on_bad_file == "stop":
-            errors.append(
-                Problem(folder, f"unreadable {_nouns(found)}: {named}", "repair or remove them, or set on_bad_file to skip")
-            )
-        else:
-            warnings.append(Problem(folder, f"skipped, unreadable: {named}"))
-    for key, message, hint in (*_caption_faults(found, spec), *_unfilled(found, spec, trigger_word)):
-        errors.append(Problem(f"{pointer}/{key}", message, hint))
-    for key in CONTROL_FOLDERS:
-        if lacking := [name for each, name in found.no_control if each == key]:
-            message = f"no control picture of the same name in {getattr(spec, key)} for: {_named(lacking)}"
-            errors.append(Problem(f"{pointer}/{key}", message))
-    if found.no_mask:
-        warnings.append(
-            Problem(f"{pointer}/mask_path", f"no mask of the same name, so all of it is trained: {_named(found.no_mask)}")
-        )
-    if found.unknown_in_metadata:
-        named = _named(found.unknown_in_metadata)
-        warnings.append(Problem(folder, f"{METADATA} speaks of files that are not there: {named}"))
-    for key, names, what in (
-        ("default_caption", found.defaulted, "no caption of their own, so default_caption is taken"),
-        ("caption_ext", found.orphans, "captions of nothing that is there"),
-        ("folder_path", found.unread, "not read, being no kind of file that is known here"),
-    ):
-        if names:
-            warnings.append(Problem(f"{pointer}/{key}", f"{what}: {_named(names)}"))
-    for kind, count in found.passed_over.items():
-        hint = {"clip": "; set num_frames or auto_frame_count to train on them"}.get(kind, "")
-        warnings.append(Problem(folder, f"{PLURALS[kind]} that are passed over: {count}{hint}"))
-    if spec.do_audio and is_moving(spec) and spec.shrink_video_to_frames and not spec.auto_frame_count:
-        message = "frames spread over the clip do not keep time with its sound; set shrink_video_to_frames to false, or auto_frame_count"
-        errors.append(Problem(f"{pointer}/do_audio", message))
-    if not (found.items or errors):
-        extensions = sorted(extension for kind in found.kinds for extension in KINDS[kind])
-        errors.append(Problem(folder, f"no {_nouns(found)} in {found.folder}; wanted: {', '.join(extensions)}"))
-    return errors, warnings
-
-
-def _caption_faults(found: Survey, spec: DatasetSpec) -> Iterator[tuple[str, str, str | None]]:
-    """(key, message, hint) of each."""
-    if found.bad_captions:
-        yield "caption_ext", f"captions are not UTF-8 or UTF-16 text: {_named(found.bad_captions)}", "save them as UTF-8"
-    if found.bad_json:
-        named = _named([f"{name} ({reason})" for name, reason in found.bad_json])
-        hint = f"a JSON caption is an object with a key {', '.join(KEYS)}" if spec.caption_ext.endswith("json") else None
-        yield "caption_ext", f"caption files that cannot be used: {named}", hint
-    if found.metadata.faults:
-        named = _named([f"line {number} ({reason})" for number, reason in found.metadata.faults])
-        yield "folder_path", f"{METADATA} is broken: {named}", "a line is an object with file_name and a caption"
-    if found.uncaptioned:
-        message = f"no caption in a .{spec.caption_ext.lstrip('.')} file for: {_named(found.uncaptioned)}"
-        yield "default_caption", message, "write the captions, or set default_caption (an empty text allows none)"
-
-
-def _unfilled(found: Survey, spec: DatasetSpec, trigger_word: str | None) -> Iterator[tuple[str, str, str]]:
-    """(key, message, hint) of placeholders that no trigger word fills."""
-    if trigger_word is None and (names := [item.name for item in found.items if placeholder_in(item.caption)]):
-        message = f"captions with a [trigger] or [name] that nothing fills: {_named(names)}"
-        if spec.is_reg:
-            yield "is_reg", f"{message}; a regularisation set gets no trigger word", "write the general word for it there"
-        else:
-            yield "trigger_word", message, "give a trigger word"
-
-
-def _nouns(found: Survey) -> str:
-    return " or ".join(PLURALS[kind] for kind in found.kinds)
-
-
-def _named(names: list[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+def _companions(
+    key: str, folder: Path, folders: Folders, names: Collection[str], looks: Looks, found: Survey
+) -> dict[str, Media | str]:
+    """The pictures in `folder`, which the dataset's `key` names, that belong to one of `names`, by its path without extension; what cannot
+    be used as the reason why."""
+    listed = listing(folder, roots=folders.roots)
+    pictures = [name for name in (*listed.names, *listed.unusable) if kind_of(name) == "picture"]
+    belonging = beside(pictures, map(stem, names))
+    found.spare += belonging.spare
+    found.unclear += [(key, sentence) for sentence in belonging.unclear]
+    wanted = belonging.of.items()
+    media = looks.at(folder, [name for _, name in wanted if name not in listed.unusable])
+    return {owner: media.get(name) or listed.unusable[name] for owner, name in wanted}

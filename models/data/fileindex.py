@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from models.data.names import is_text
+
 log = logging.getLogger(__name__)
 
 Stamp = tuple[int, int, int, int]  # inode, size, mtime and ctime in nanoseconds
@@ -74,12 +76,12 @@ class FileIndex:
 
     def remember(self, rows: Iterable[tuple[str, Stamp, Facts]], *, own: bool = False) -> None:
         """Keep what was found out about files that had these stamps before they were looked at. `own` files, which only we write, and
-        whole, are trusted however young they are."""
+        whole, are trusted however young they are. A path that is no text has no place here: such a file is read again each time."""
         now = time.time_ns()
         settled = [
             (path, *stamp, PROBE, json.dumps(facts) if facts else "{}")
             for path, stamp, facts in rows
-            if own or is_settled(stamp, now)
+            if is_text(path) and (own or is_settled(stamp, now))
         ]
         if self._db is None or not settled:
             return
@@ -87,7 +89,7 @@ class FileIndex:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany("INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?, ?, ?)", settled)
             self._db.execute("COMMIT")
-        except (sqlite3.Error, UnicodeEncodeError) as error:  # a path that is no text is read again each time
+        except sqlite3.Error as error:
             log.warning("the file index %s cannot be written (%s)", self._path, error)
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")

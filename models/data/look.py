@@ -9,16 +9,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from models.data.clips import CLIPS, SOUNDS, BadClip, probe_clip, probe_sound
 from models.data.fileindex import FileIndex, Stamp, stamp_of
+from models.data.names import is_text, printable
 from models.data.pictures import PICTURES, look_at_header, look_at_picture
 
 AHEAD = 64  # files looked at in advance
 REMEMBERED_AT_ONCE, REMEMBERED_SECONDS = 1000, 1.0  # whichever comes first: a run may be ended at any moment
+NO_NAME = "its name is no UTF-8 text; rename it"
+LEADS_OUT = "a link that leads out of the folders that jobs may read"
 UNREAD = "cannot be read: "  # so begins a problem of getting at a file, which says nothing of its content and may pass
 
 Kind = Literal["picture", "clip", "sound"]
@@ -52,26 +55,45 @@ def kind_of(name: str) -> Kind | None:
     return KIND_OF.get(name.rpartition(".")[2].lower())
 
 
-def file_names(folder: Path, skip: Collection[Path] = ()) -> list[str]:
-    """All files under `folder` that are not hidden, as paths within it, sorted by their parts. `skip` are folders to pass over. A link
-    to a folder is not followed and stands there as `name/`, one that leads nowhere as `name`."""
+@dataclass
+class Listing:
+    """The files under a folder, as paths within it, sorted by their parts. A link to a folder stands there as `name/`, one that leads
+    nowhere as `name`. `unusable` are not among `names`: printable names with what is wrong with them."""
+
+    names: list[str] = field(default_factory=list)
+    unusable: dict[str, str] = field(default_factory=dict)
+
+
+def listing(folder: Path, skip: Collection[Path] = (), roots: Collection[Path] = ()) -> Listing:
+    """All files under `folder` that are not hidden. `skip` are folders to pass over. A link to a folder is not followed, and one to a file
+    only as far as it stays within the folder or `roots`."""
     passed = {str(path) for path in skip if path != folder}
-    found: list[str] = []
+    inside = tuple(str(root).rstrip("/") + "/" for root in (folder.resolve(), *roots))
+    made = Listing()
     todo = [(str(folder), "")]
     while todo:
         place, prefix = todo.pop()
-        with os.scandir(place) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    if entry.path not in passed:
-                        todo.append((entry.path, f"{prefix}{entry.name}/"))
-                elif entry.is_file() or not Path(entry.path).exists():
-                    found.append(prefix + entry.name)
-                elif entry.is_dir():
-                    found.append(f"{prefix}{entry.name}/")
-    return sorted(found, key=lambda name: name.split("/"))
+        try:
+            with os.scandir(place) as entries:
+                shown = [entry for entry in entries if not entry.name.startswith(".")]
+        except OSError as error:
+            made.unusable[printable(prefix) or "."] = f"{UNREAD}{error.strerror}"
+            continue
+        for entry in shown:
+            name = prefix + entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if entry.path not in passed:
+                    todo.append((entry.path, f"{name}/"))
+            elif not is_text(name):
+                made.unusable[printable(name)] = NO_NAME
+            elif entry.is_symlink() and not os.path.realpath(entry.path).startswith(inside):
+                made.unusable[name] = LEADS_OUT
+            elif (path := Path(entry.path)).is_file() or not path.exists():
+                made.names.append(name)
+            elif path.is_dir():
+                made.names.append(f"{name}/")
+    made.names.sort(key=lambda name: name.split("/"))
+    return made
 
 
 def sha256_of(path: Path) -> str:

@@ -148,6 +148,13 @@ class DatasetSpec(Spec):
     mask_path: str | None = path(
         "Masks", "Dataset", 85, "Folder of masks with the same names: white trains fully, black does not."
     )
+    on_missing_mask: Literal["stop", "whole"] = entry(
+        "stop",
+        title="Missing masks",
+        section="Dataset",
+        order=85,
+        help="stop: refuse the job and name the pictures without a mask; whole: train all of such a picture and say so.",
+    )
     alpha_mask: bool = entry(
         False, title="Mask from alpha", section="Dataset", order=86, help="Use the pictures' own transparency as the mask."
     )

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
+from models.data.names import is_text, printable
 from models.errors import Problem, SpecError, UserError
 from server.reaper import Reaper
 from server.store import broker, workers
@@ -117,11 +118,10 @@ async def strict_json(request: Request) -> Any:
         return None
     try:
         body = json.loads(data, object_pairs_hook=_noting_doubles, parse_constant=_no_constants)
-        json.dumps(body, ensure_ascii=False).encode()  # what cannot be written again could not be answered with either
     except (ValueError, RecursionError) as error:
         raise SpecError([Problem("", f"the body is not JSON: {error}")]) from None
-    if doubles := list(_doubles(body)):
-        raise SpecError(doubles)
+    if faults := [*_doubles(body), *_no_texts(body)]:
+        raise SpecError(faults)
     return body
 
 
@@ -146,9 +146,22 @@ def _noting_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _doubles(value: Any, pointer: str = "") -> Iterator[Problem]:
     if isinstance(value, _Doubled):
         yield from (Problem(f"{pointer}/{key}", f"key {key!r} stands twice in one object") for key in value.keys_twice)
-    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in parts:
+    for key, inner in _parts(value):
         yield from _doubles(inner, f"{pointer}/{key}")
+
+
+def _no_texts(value: Any, pointer: str = "") -> Iterator[Problem]:
+    """What cannot be written again, and so could not be answered with either."""
+    if isinstance(value, str) and not is_text(value):
+        yield Problem(printable(pointer), f"half of a surrogate pair is no character: {printable(value)!r:.80}")
+    for key, inner in _parts(value):
+        if isinstance(key, str) and not is_text(key):
+            yield Problem(printable(pointer), f"half of a surrogate pair is no character: the key {printable(key)!r:.80}")
+        yield from _no_texts(inner, f"{pointer}/{key}")
+
+
+def _parts(value: Any) -> Iterable[tuple[str | int, Any]]:
+    return value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
 
 
 def _no_constants(word: str) -> None:

@@ -7,6 +7,7 @@ from models import catalog
 from models.data import datasets, epochs
 from models.data.captions import CaptionRule
 from models.data.look import look_at
+from models.data.problems import dataset_problems
 from models.errors import Problem, SpecError
 from models.spec import CONTROL_FOLDERS, DatasetSpec, JobSpec, SampleSpec, Spec, TrainSpec, control_paths
 from server.api.forecast import forecast
@@ -40,7 +41,7 @@ def make_plan(asked: Any, ask_workers: bool = False) -> Plan:
                 problems += faults
                 continue
             found = datasets.survey(dataset, folders, sounds=sounds, decode_at_most=DECODED_AT_SUBMIT)
-            errors, notes = datasets.problems(found, dataset, pointer, CaptionRule.of(spec, dataset).word)
+            errors, notes = dataset_problems(found, dataset, pointer, CaptionRule.of(spec, dataset).word)
             problems += errors
             warnings += notes
             surveys.append(found)
@@ -77,7 +78,7 @@ def folders_of(dataset: DatasetSpec, pointer: str) -> tuple[datasets.Folders | N
     if faults:
         return None, faults
     controls = tuple(found[key] for key in CONTROL_FOLDERS if key in found)
-    return datasets.Folders(found["folder_path"], found.get("mask_path"), controls), []
+    return datasets.Folders(found["folder_path"], found.get("mask_path"), controls, tuple(settings().roots)), []
 
 
 def _weights_problems(spec: JobSpec) -> list[Problem]:

@@ -34,7 +34,7 @@ def append(session: Session, job_id: str, attempt: int | None, events: Iterable[
         )
         if numbered is None:
             raise LeaseLost(f"job {job_id} is not at attempt {attempt} any more")
-        row = Event(job_id=job_id, seq=numbered[0], attempt=numbered[1], time=now(), type=kind, data=finite(data))
+        row = Event(job_id=job_id, seq=numbered[0], attempt=numbered[1], time=now(), type=kind, data=storable(data))
         session.add(row)
         rows.append(row)
     session.flush()
@@ -73,12 +73,15 @@ def series(session: Session, job_id: str, name: str, after_step: int) -> list[tu
     return sorted(dict(map(tuple, rows)).items())
 
 
-def finite(value: Any) -> Any:
-    """`value` with every NaN and infinity as None, so that no reply holds what JSON cannot."""
+def storable(value: Any) -> Any:
+    """`value` as every reply can hold it: NaN and infinity as None, and what UTF-8 cannot write (a byte of a file's name that is no text,
+    half of a surrogate pair) as the letters of its escape, `\\udcff`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {key: finite(inner) for key, inner in value.items()}
+        return {storable(key): storable(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
+        return [storable(inner) for inner in value]
     return value

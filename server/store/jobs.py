@@ -288,6 +288,7 @@ def leave(session: Session, job: Job, status: Status, error: dict[str, Any] | No
     if status in ENDED:
         for what in ASKS:
             setattr(job, f"{what}_answered", getattr(job, f"{what}_asked"))
+    error = events.storable(error)
     job.status, job.phase, job.worker, job.wish, job.error = status, None, None, None, error
     job.steps_per_second = None
     job.finished_at = now() if status in ENDED else None

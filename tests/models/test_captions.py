@@ -13,9 +13,9 @@ from models.data.captions import (
     every_caption,
     preservation_caption,
     read_caption,
-    read_metadata,
     with_trigger,
 )
+from models.data.metadata import METADATA, read_metadata
 from models.data.texts import TEXT_BYTES, BadText
 
 
@@ -43,6 +43,7 @@ def test_json_captions(tmp_path, written, read) -> None:
         ('{"label": 3}', "none of the keys caption, text, prompt is there"),
         ('["a"]', "a JSON list is no object"),
         ('{"caption": 3}', "caption is not a text: 3"),
+        ('{"caption": "\\ud800"}', "caption holds half of a surrogate pair, which is no character"),
         ('{"caption": %s}' % ("7" * 5000), "JSON with a number of too many digits"),
         ("[" * 100_000, "JSON that is nested too deeply"),
     ],
@@ -62,7 +63,7 @@ def test_one_caption_in_several_encodings_is_one_text(tmp_path, encoding) -> Non
 def test_a_folder_of_hugging_face_s_form(tmp_path) -> None:
     lines = [{"file_name": "a.png", "text": "an a"}, {"file_name": "sub/b.png", "caption": "a b", "label": 1}]
     (tmp_path / "metadata.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
-    found = read_metadata(tmp_path)
+    found = read_metadata(tmp_path, [METADATA, "a.png", "sub/b.png"])
     assert (found.captions, found.faults) == ({"a.png": "an a", "sub/b.png": "a b"}, [])
 
 
@@ -94,7 +95,7 @@ def test_a_metadata_file_is_read_by_lines_of_bounded_length(tmp_path, encoding) 
     long = json.dumps({"file_name": "long.png", "text": "x" * 3 * TEXT_BYTES})
     text = "\r\n".join([lines[0], "{", "[" * 100_000, lines[1], long, "{"])
     (tmp_path / "metadata.jsonl").write_bytes(text.encode(encoding))
-    found = read_metadata(tmp_path)
+    found = read_metadata(tmp_path, [METADATA, *ends])
     assert sorted(found.captions) == sorted(ends)
     reasons = [(2, "not valid JSON: "), (3, "JSON that is nested too deeply"), (5, "longer than 1 MB; from here on")]
     for (number, reason), (at, begins) in zip(found.faults, reasons, strict=True):
@@ -105,12 +106,12 @@ def test_a_metadata_file_is_read_by_lines_of_bounded_length(tmp_path, encoding) 
 def test_a_sparse_metadata_file_takes_no_memory(tmp_path) -> None:
     (tmp_path / "metadata.jsonl").touch()
     os.truncate(tmp_path / "metadata.jsonl", 700 << 20)
-    assert peak_bytes(lambda: read_metadata(tmp_path)) < 16 * TEXT_BYTES
+    assert peak_bytes(lambda: read_metadata(tmp_path, [METADATA])) < 16 * TEXT_BYTES
 
 
 def test_a_line_that_is_no_text_is_named_and_the_others_are_read(tmp_path) -> None:
     (tmp_path / "metadata.jsonl").write_bytes(b'{"file_name": "a\xff.png", "text": "x"}\n{"file_name": "b.png", "text": "x"}')
-    found = read_metadata(tmp_path)
+    found = read_metadata(tmp_path, [METADATA, "b.png"])
     assert (list(found.captions), found.faults) == (["b.png"], [(1, "not UTF-8 or UTF-16 text")])
 
 
@@ -123,7 +124,7 @@ def test_broken_lines_are_known_by_their_numbers(tmp_path) -> None:
         '{"file_name": "a.png", "text": "y"}',
     ]
     (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
-    assert [number for number, _ in read_metadata(tmp_path).faults] == [2, 3, 4, 5]
+    assert [number for number, _ in read_metadata(tmp_path, [METADATA, "a.png"]).faults] == [2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(

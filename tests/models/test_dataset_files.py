@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from models.data.datasets import Folders, Survey, problems, survey
+from models.data.datasets import Folders, Survey, survey
+from models.data.problems import dataset_problems
 from models.spec import DatasetSpec
 from tests.media_files import shades, write_clip, write_sound
 
@@ -30,7 +31,7 @@ def look(tmp_path: Path, masks: str | None = None, sounds: bool = False, **chang
     controls = tuple(tmp_path / getattr(spec, key) for key in ("control_path", "control_path_2") if getattr(spec, key))
     folders = Folders(tmp_path / "data", tmp_path / masks if masks else None, controls)
     found = survey(spec, folders, sounds=sounds)
-    errors, warnings = problems(found, spec, "/datasets/0")
+    errors, warnings = dataset_problems(found, spec, "/datasets/0")
     told = [fault.message for fault in warnings if fault.pointer != "/datasets/0/default_caption"]
     return found, [f"{fault.pointer[12:]}: {fault.message}" for fault in errors], told
 
@@ -56,7 +57,7 @@ def test_metadata_fills_the_gaps_that_caption_files_leave(tmp_path, put) -> None
         "a.png": "its own", "b.png": "of b.png", "sub/c.png": "of sub/c.png", "d.png": "default"
     }  # fmt: skip
     assert errors == []
-    assert warnings == ["metadata.jsonl speaks of files that are not there: gone.png"]
+    assert warnings == []  # what is not used stands beside the default caption
 
 
 def test_a_broken_line_of_the_metadata_refuses_the_job_by_its_number(tmp_path, put) -> None:
@@ -99,9 +100,11 @@ def test_an_unreadable_control_picture_or_mask_is_named(tmp_path, put) -> None:
     assert [item.name for item in found.items] == ["b.png"]
 
 
-def test_pictures_without_a_mask_are_named_and_trained_whole(tmp_path, put) -> None:
+def test_pictures_without_a_mask_refuse_the_job_unless_they_are_to_be_trained_whole(tmp_path, put) -> None:
     put("data/a.png", "data/b.png", "masks/b.jpg")
-    found, errors, [warning] = look(tmp_path, masks="masks")
+    _, errors, warnings = look(tmp_path, masks="masks")
+    assert (errors, warnings) == (["mask_path: no mask of the same name in masks for: a.png"], [])
+    found, errors, [warning] = look(tmp_path, masks="masks", on_missing_mask="whole")
     assert [item.mask and item.mask.path.name for item in found.items] == [None, "b.jpg"]
     assert errors == []
     assert warning == "no mask of the same name, so all of it is trained: a.png"
@@ -163,6 +166,6 @@ def test_a_placeholder_that_nothing_fills_refuses_the_job_and_names_the_files(tm
     put("data/a.png", "data/b.png")
     (tmp_path / "data" / "b.txt").write_text("a [Trigger] dog")
     spec = DatasetSpec(folder_path="x", default_caption="", is_reg=is_reg)
-    errors, _ = problems(survey(spec, tmp_path / "data"), spec, "/datasets/0", word)
+    errors, _ = dataset_problems(survey(spec, tmp_path / "data"), spec, "/datasets/0", word)
     assert [fault.pointer for fault in errors] == ([f"/datasets/0/{key}"] if key else [])
     assert all("a [trigger] or [name] that nothing fills: b.png" in fault.message for fault in errors)

@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from models.catalog import parse_job
-from models.data.datasets import Survey, problems, survey
+from models.data.datasets import Survey, survey
 from models.data.epochs import epoch_summary
+from models.data.problems import dataset_problems
 from models.spec import DatasetSpec
 
 
@@ -40,7 +41,7 @@ def look(folder: Path, **changes: Any) -> tuple[Survey, list[str], list[str]]:
     """(the survey, the messages that refuse the job, the warnings)."""
     spec = DatasetSpec(folder_path=str(folder), **changes)
     found = survey(spec, folder)
-    errors, warnings = problems(found, spec, "/datasets/0")
+    errors, warnings = dataset_problems(found, spec, "/datasets/0")
     return found, [fault.message for fault in errors], [fault.message for fault in warnings]
 
 
@@ -169,7 +170,7 @@ def test_a_missing_or_blank_caption_refuses_the_job(folder, put, written) -> Non
     put("a.png", caption=written)
     found, errors, _ = look(folder)
     assert found.uncaptioned == ["a.png"]
-    assert errors == ["no caption in a .txt file for: a.png"]
+    assert errors == ["1 of 1 pictures have no caption in a .txt file or in metadata.jsonl: a.png"]
 
 
 @pytest.mark.parametrize("default", ["", "a photo"])
@@ -195,7 +196,7 @@ def test_whatever_is_not_used_is_named(folder, put, tmp_path) -> None:
     for name in ("a.png", "b.png", "c.png"):
         put(name, caption=None)
     put("a.png")
-    (folder / "b.TXT").write_text("not the extension that is asked for")
+    (folder / "b.text").write_text("not the extension that is asked for")
     (folder / "c.txt").write_text(" \n")
     (folder / "orphan.txt").write_text("nobody's")
     (folder / "d.heic").write_bytes(b"of a phone")
@@ -212,9 +213,11 @@ def test_whatever_is_not_used_is_named(folder, put, tmp_path) -> None:
     ]
     assert [error.partition(":")[0] for error in errors] == ["unreadable pictures"] and "gone.png" in errors[0]
     assert warnings == [
-        "no caption of their own, so default_caption is taken: b.png, c.png",
+        "2 of 3 pictures have no caption in a .txt file or in metadata.jsonl, so default_caption is taken: b.png, c.png; "
+        "1 of them have a .text file of their name: set caption_ext to text",
         "captions of nothing that is there: orphan.txt",
-        "not read, being no kind of file that is known here: b.TXT, d.heic, linked/",
+        "not read, being no kind of file that is known here: b.text, d.heic",
+        "not read: linked (a link that leads out of the folders that jobs may read)",
     ]
 
 

@@ -1,5 +1,6 @@
 """What a plan says of a job's data."""
 
+import os
 from pathlib import Path
 
 from PIL import Image
@@ -76,3 +77,27 @@ def test_one_picture_alone_cannot_be_held_out(client, home: Path, tiny_job) -> N
     [fault] = client.post("/v1/jobs/validate", json=job).json()["problems"]
     assert fault["pointer"] == "/validation/fraction"
     assert "at least two different pictures, not 1" in fault["message"]
+
+
+def test_names_and_captions_that_are_no_text_are_problems_and_not_errors_of_ours(client, pictures, tiny_job) -> None:
+    folder = pictures()
+    (folder / os.fsdecode(b"bad\xff.png")).write_bytes(next(folder.glob("*.png")).read_bytes())
+    plan = client.post("/v1/jobs/validate", json=tiny_job()).json()
+    assert "bad\\xff.png (its name is no UTF-8 text; rename it)" in plan["problems"][0]["message"]
+
+
+def test_a_link_out_of_the_roots_is_named_and_never_read(client, pictures, home, tiny_job, tmp_path_factory) -> None:
+    folder = pictures()
+    secret, inside = tmp_path_factory.mktemp("outside") / "secret", home / "blobs"
+    for place in (secret, inside):
+        place.write_text(f"lies in {place.name}")
+    first, second = sorted(folder.glob("*.txt"))[:2]
+    for caption, target in ((first, inside), (second, secret)):
+        caption.unlink()
+        caption.symlink_to(target)
+    plan = client.post("/v1/jobs/validate", json=tiny_job()).json()
+    named = f"caption files that cannot be used: {second.name} (a link that leads out of the folders that jobs may read)"
+    assert [fault["message"] for fault in plan["problems"]] == [named]
+    shown = {each["file"]: each["caption"] for each in plan["datasets"][0]["samples"]}
+    assert shown.get(f"{first.stem}.png", "lies in blobs") == "lies in blobs"
+    assert "lies in secret" not in str(plan)

@@ -119,7 +119,6 @@ NOT_JSON = {
     "not UTF-8": b'{"kind": "\xff\xfe"}',
     "endless depth": "[" * 100_000,
     "a number of 5000 digits": '{"kind": ' + "9" * 5000 + "}",
-    "half a surrogate pair": '{"kind": "\\ud800"}',
     "form": "kind=train&name=x",
 }
 
@@ -152,9 +151,23 @@ def test_a_number_too_large_to_be_finite_is_refused(client, post, home, tiny_job
     check_nothing_stored(client, home)
 
 
-def test_half_a_surrogate_pair_in_a_text_without_limits_is_refused(client, post, home, tiny_job, pictures) -> None:
+HALF_PAIRS: dict[str, dict[str, Any]] = {
+    "/name": {"name": "a\ud800"},
+    "/network/only_if_contains/0": {"network": {"only_if_contains": ["\ud800"]}},
+    "/sample/samples/1/prompt": {"sample": {"samples": [{"prompt": "a"}, {"prompt": "b\udcff"}]}},
+    "/datasets/0/default_caption": {"datasets": [{"folder_path": "colours", "default_caption": "\ud800"}]},
+    "/train": {"train": {"\ud800": 1}},
+}
+
+
+@pytest.mark.parametrize("pointer", HALF_PAIRS)
+def test_half_a_surrogate_pair_is_refused_by_its_place(client, post, home, tiny_job, pictures, pointer) -> None:
     pictures()
-    check_problem(post(tiny_job(network={"only_if_contains": ["\ud800"]})), 422)
+    for path in ("/v1/jobs", "/v1/jobs/validate"):
+        answer = client.post(path, content=json.dumps({**tiny_job(), **HALF_PAIRS[pointer]}))
+        [fault] = check_problem(answer, 422)["errors"]
+        assert fault["pointer"] == pointer
+        assert "half of a surrogate pair is no character" in fault["message"]
     check_nothing_stored(client, home)
 
 

@@ -255,3 +255,11 @@ def test_an_error_is_stored_told_and_shown(claimed) -> None:
     assert [row.type for row in rows] == ["error", "status"]
     assert rows[0].data == error
     assert json.loads(json.dumps(rows[1].data["error"])) == {key: error[key] for key in ("code", "message", "hint")}
+
+
+def test_what_is_no_text_is_stored_as_its_escape(claimed) -> None:
+    job = claimed()
+    [row] = jobs.tell(job.id, 1, [("log", {"level": "ERROR", "message": "b\udcff.png", "parts": ["\ud800"]})])
+    assert row.data == {"level": "ERROR", "message": "b\\udcff.png", "parts": ["\\ud800"]}
+    jobs.finish(job.id, 1, Status.FAILED, {"code": "x", "message": "b\udcff.png", "hint": None, "traceback": None})
+    assert jobs.get(job.id).error["message"] == "b\\udcff.png"  # type: ignore[index]

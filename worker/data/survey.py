@@ -11,6 +11,7 @@ from models.data import datasets, epochs
 from models.data.captions import CaptionRule
 from models.data.datasets import Folders, Survey
 from models.data.fileindex import FileIndex
+from models.data.problems import dataset_problems
 from models.errors import SpecError
 from models.spec import TrainSpec
 from worker.report import Reporter
@@ -64,7 +65,7 @@ def survey(spec: TrainSpec, folders: Sequence[Folders], cache: Path | None, repo
             reporter.check()
             found = datasets.survey(dataset, places, sounds=sounds, index=index, check=reporter.check, tell=progress.tell)
             progress.next()
-            errors, warnings = datasets.problems(found, dataset, pointer, CaptionRule.of(spec, dataset).word)
+            errors, warnings = dataset_problems(found, dataset, pointer, CaptionRule.of(spec, dataset).word)
             if errors:
                 raise SpecError(errors)
             for warning in warnings:

@@ -1,5 +1,6 @@
 """While a run looks at its data it says so, and how far it is."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from PIL import Image
 
 from models.catalog import parse_job
+from models.errors import SpecError
 from server.store import jobs
 from worker.data import survey
 from worker.places import find_places
@@ -40,7 +42,9 @@ def job(pictures: Any, tiny_job: Any, home: Path) -> dict[str, Any]:
     masks.mkdir()
     for number in range(3):
         Image.new("L", (32, 32), 255).save(masks / f"{number:03d}.png")
-    made: dict[str, Any] = tiny_job(datasets=[{"folder_path": "colours", "mask_path": "masks"}, {"folder_path": "more"}])
+    made: dict[str, Any] = tiny_job(
+        datasets=[{"folder_path": "colours", "mask_path": "masks", "on_missing_mask": "whole"}, {"folder_path": "more"}]
+    )
     return made
 
 
@@ -60,6 +64,20 @@ def test_each_file_counts_of_all_that_are_known_of(job, read, monkeypatch) -> No
 def test_it_is_told_now_and_then_only(job, read, monkeypatch) -> None:
     monkeypatch.setattr(survey, "TOLD_SECONDS", 3600)
     assert read(job) == [("reading",)]
+
+
+def test_a_run_refuses_links_and_names_in_the_words_of_the_plan(read, pictures, tiny_job, tmp_path_factory) -> None:
+    folder, secret = pictures(), tmp_path_factory.mktemp("outside") / "secret"
+    secret.write_text("hidden")
+    (folder / os.fsdecode(b"bad\xff.png")).write_bytes((folder / "000.png").read_bytes())
+    (folder / "000.txt").unlink()
+    (folder / "000.txt").symlink_to(secret)
+    with pytest.raises(SpecError) as refused:
+        read(tiny_job())
+    assert [fault.message for fault in refused.value.problems] == [
+        "unreadable pictures: bad\\xff.png (its name is no UTF-8 text; rename it)",
+        "caption files that cannot be used: 000.txt (a link that leads out of the folders that jobs may read)",
+    ]
 
 
 def test_the_jobs_row_says_it_and_a_run_that_does_not_listen_there_is_ended(job, migrated) -> None:
