@@ -31,6 +31,8 @@ class Arch(Spec):
     `bucket_divisibility` is the pixel multiple of widths and heights and equals the model's `get_bucket_divisibility()`.
     `fixed_size` is the (width, height) of a network that takes no other; buckets, previews and the job's defaults follow it.
     `samplers` are the names that `sample.sampler` may have, the default first; none if the arch samples in one way only.
+    `starts_from` is what `name_or_path` may be: a folder of parts (or a hub's repository), a .safetensors file in a layout that the
+    model's code knows, or only a file that `save_model` wrote, whose header holds a `config`.
     `capabilities` open the keys of a job that need them. `random_init` allows `name_or_path: random`; `trains_all_weights` is False
     where only adapters can be trained.
     """
@@ -48,6 +50,7 @@ class Arch(Spec):
     template_support: bool = False
     bucket_divisibility: int = Field(ge=1)
     fixed_size: tuple[int, int] | None = None
+    starts_from: tuple[Literal["folder", "file", "saved"], ...] = ("folder", "file")
     random_init: bool = False
     trains_all_weights: bool = True
     defaults: Mapping[str, Any] = {}

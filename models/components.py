@@ -15,6 +15,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from torch import nn
 
 from models.errors import UserError
+from models.weightfiles import check_part
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 PIPELINE = "model_index.json"
@@ -38,7 +39,7 @@ def part_folder(path_or_id: str, subfolder: str, marker: str = "config.json") ->
             f"{path_or_id} holds no {subfolder}: looked for {subfolder}/{marker} and for {marker} beside no {PIPELINE}",
             code="missing_part",
         )
-    return found
+    return check_part(found)
 
 
 def pipeline_index(path_or_id: str) -> Path:

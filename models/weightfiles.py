@@ -9,11 +9,12 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from models.adapterkeys import adapter_kind, check_keys
 from models.errors import UserError
 
 LARGEST_HEADER = 100_000_000  # bytes; the safetensors library reads no longer one
@@ -40,6 +41,7 @@ SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (b"\x28\xb5\x2f\xfd", "a zstd archive", "unpack it"),
 )
 
+ANY = ("folder", "file")  # what a base may be, if its arch says no more
 PART_FOLDERS = r"(transformer|unet|vae|text_encoder|tokenizer|scheduler|image_encoder|processor|feature_extractor)(_\d+)?"
 TEXT_PARTS = r"(text_encoder|tokenizer|processor)(_\d+)?"
 WEIGHTS_OF_PART = ("model.safetensors", "diffusion_pytorch_model.safetensors")
@@ -48,24 +50,6 @@ JSON_OF_PART = r"(\w+_)?config\.json|tokenizer\.json|special_tokens_map\.json|ad
 PICKLES_OF_PART = r"(pytorch_model|diffusion_pytorch_model)(-\d+-of-\d+)?\.(bin|pt|pth|ckpt)"
 PIPELINE = "model_index.json"
 PART_MARKERS = ("config.json", "tokenizer_config.json")
-
-
-PEFT_STEM = "base_model.model."
-STEMS = ("transformer.", "diffusion_model.")  # what trainers put in front of a layer's path
-FLAT_STEMS = ("lycoris_", "lora_transformer_", "lora_unet_")  # paths behind these have underscores for dots
-SPELLINGS = {"lora_down.weight": "lora_A.weight", "lora_up.weight": "lora_B.weight"}
-TEXT_ENCODER = r"(base_model\.model\.)?(lora_te\d*_|lora_prior_te|lycoris_te|text_encoders?(_\d+)?\.|te\d*\.|cond_stage_model\.)"
-ADAPTER_KEYS = {
-    "DoRA": r"\.(dora_scale|lora_magnitude_vector)\b",
-    "LoHa": r"\.hada_[wt]",
-    "OFT": r"\.b?oft_\w+",
-    "IA3": r"\.(ia3_l|on_input)\b",
-    "LoRA in three factors (Tucker)": r"\.(lora_mid\.weight|lokr_t2)$",
-    "LoRA under the names of old diffusers": r"_lora\.(down|up)\.weight$",
-    "lora": r"\.lora_(A|B|down|up)\b",
-    "lokr": r"\.lokr_w[12]",
-}
-READ_HERE = ("lora", "lokr")
 
 
 @dataclass(frozen=True)
@@ -132,6 +116,50 @@ def check_json(path: Path) -> None:
         raise _bad(path, f"a JSON text that is cut short after {size} bytes", AGAIN)
 
 
+def parts_by_key(te_name_or_path: str | None, vae_path: str | None) -> dict[str, str]:
+    """By key of a job's `model` section that names a base, the parts that are read there, as a pattern of folders' names."""
+    elsewhere = [*([TEXT_PARTS] if te_name_or_path else []), *(["vae"] if vae_path else [])]
+    rest = rf"(?!({'|'.join(elsewhere)})$){PART_FOLDERS}" if elsewhere else PART_FOLDERS
+    return {"name_or_path": rest, "te_name_or_path": TEXT_PARTS, "vae_path": "vae"}
+
+
+def kinds_said(kinds: Sequence[str]) -> str:
+    """What an arch's `starts_from` means, for a message."""
+    said = {"folder": "a folder", "file": "a .safetensors file", "saved": "a file that a job of this architecture saved"}
+    return " or ".join(said[kind] for kind in kinds)
+
+
+def check_base(path: Path, kinds: Sequence[str], parts: str = PART_FOLDERS) -> None:
+    """Look at what a model is loaded from: a file, or a folder of parts. `kinds` are what it may be, as in `Arch.starts_from`. Raises
+    UserError (`bad_weights`)."""
+    if path.is_dir():
+        if "folder" not in kinds:
+            raise _bad(path, "a folder", f"this model starts from {kinds_said(kinds)}")
+        check_base_folder(path, parts)
+        return
+    header = check_base_file(path)
+    if "file" not in kinds:
+        saved_config(header)
+
+
+def saved_config(header: Header) -> dict[str, Any]:
+    """The config that a file saved by a full fine-tune here carries in its header. Raises UserError (`bad_weights`) for a file without
+    one, which holds weights in another layout."""
+    try:
+        config = json.loads(header.metadata.get("config", ""))
+    except (ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        first = next(iter(header.shapes), "nothing")
+        raise _bad(
+            header.path,
+            f"a safetensors file in a layout that is not read here ({len(header.shapes)} tensors, the first '{first}', and no config "
+            "in its header)",
+            "give a file that a job here saved, or a folder where this architecture takes one",
+        )
+    return config
+
+
 def check_base_file(path: Path) -> Header:
     """The header of a file that a model is loaded from. Raises UserError (`bad_weights`) as `read_header` does, and for an adapter."""
     header = read_header(path)
@@ -188,66 +216,8 @@ def check_adapter_file(path: Path) -> Header:
     in the file, for whole weights, for kinds of adapters that are not read here, for parts of a text encoder, and for a layer that is
     named twice."""
     header = read_header(path)
-    check_adapter_keys(path, header.shapes)
+    check_keys(path, header.shapes)
     return header
-
-
-def check_adapter_keys(path: Path, keys: Iterable[str]) -> None:
-    """`check_adapter_file` for keys that were read in another way."""
-    keys = list(keys)
-    kinds = {key: kind for key in keys if (kind := adapter_kind(key))}
-    if not kinds:
-        first = f"'{keys[0]}' and {len(keys) - 1} more tensors" if keys else "no tensors"
-        raise _bad_adapter(path, f"holds {first}, and none is an adapter's; name an adapter here, and whole weights as the model")
-    if of_text := [key for key in kinds if re.match(TEXT_ENCODER, key)]:
-        raise _bad_adapter(
-            path,
-            f"holds parts for a text encoder ('{of_text[0]}', of {len(of_text)} such tensors), which are not applied here; "
-            "give an adapter of the image or video model alone",
-        )
-    for key, kind in kinds.items():
-        if kind not in READ_HERE:
-            raise _bad_adapter(
-                path, f"is an adapter of a kind that is not read here, {kind} ('{key}'); give a {' or a '.join(READ_HERE)}"
-            )
-    if twice := _named_twice(keys):
-        raise _bad_adapter(path, f"names one layer twice, as '{twice[0]}' and as '{twice[1]}', and only one could count")
-
-
-def adapter_kind(key: str) -> str | None:
-    """The kind of adapter that a tensor of this name belongs to; None for whole weights, and for what fits several (an alpha)."""
-    return next((kind for kind, pattern in ADAPTER_KEYS.items() if re.search(pattern, key)), None)
-
-
-def stripped(key: str) -> tuple[str, bool]:
-    """A key of an adapter without what trainers put in front of layers' paths, and whether the path has underscores for dots."""
-    for stem in FLAT_STEMS:
-        if key.startswith(stem):
-            return key.removeprefix(stem), True
-    key = key.removeprefix(PEFT_STEM)
-    stem = next((stem for stem in STEMS if key.startswith(stem)), "")
-    return key.removeprefix(stem), False
-
-
-def _named_twice(keys: Iterable[str]) -> tuple[str, str] | None:
-    """Two keys of an adapter that are the same tensor of one layer, spelled in two ways."""
-    dotted: dict[tuple[str, str], str] = {}
-    flat: dict[tuple[str, str], str] = {}
-    for key in keys:
-        match = re.fullmatch(r"(.+?)\.((?:lora_|lokr_|alpha).*)", key)
-        if match is None:
-            continue
-        path, is_flat = stripped(match[1])
-        name = match[2].replace(".default", "")
-        part = SPELLINGS.get(name, name)
-        if not is_flat:
-            if (path, part) in dotted:
-                return dotted[path, part], key
-            dotted[path, part] = key
-        same = flat.setdefault((path.replace(".", "_"), part), key)
-        if same != key and (is_flat or stripped(same)[1]):
-            return same, key
-    return None
 
 
 def _first_bytes(path: Path) -> tuple[bytes, int]:
@@ -334,10 +304,6 @@ def _entries(folder: Path) -> dict[str, Path]:
 
 def _bad(path: Path, what: str, mend: str) -> UserError:
     return UserError(f"{path} is {what}; {mend}", code="bad_weights")
-
-
-def _bad_adapter(path: Path, why: str) -> UserError:
-    return UserError(f"{path} {why}", code="bad_adapter")
 
 
 def _cut_short(path: Path, size: int, whole: str) -> UserError:

@@ -16,6 +16,8 @@ import httpx
 import pytest
 from PIL import Image
 
+from tests.weight_files import safetensors
+
 SETTLE_SECONDS = 60  # the longest that anything here is waited for; nothing asserts how fast it was
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -62,6 +64,12 @@ def client(home: Path) -> Iterator[Any]:
 
     with TestClient(create_app(), base_url="http://127.0.0.1:8765", raise_server_exceptions=False) as started:
         yield started
+
+
+@pytest.fixture
+def an_adapter() -> bytes:
+    """What a file holds that a submission takes for an adapter's."""
+    return safetensors(transformer__a__lora_A__weight=[2, 2], transformer__a__lora_B__weight=[2, 2])
 
 
 @pytest.fixture

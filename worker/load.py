@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from models import catalog, memory, quantized
+from models import catalog, memory, quantized, weightfiles
 from models.base import BaseModel
 from models.data.datasets import Folders
 from models.spec import JobSpec, SampleSpec, TrainSpec
@@ -78,8 +78,19 @@ def trains_all_weights(spec: JobSpec) -> bool:
     return isinstance(spec, TrainSpec) and spec.network is None
 
 
+def check_bases(spec: JobSpec, places: Places) -> None:
+    """Raises UserError (`bad_weights`) saying what a file is that is not what a load would read there."""
+    parts = weightfiles.parts_by_key(spec.model.te_name_or_path, spec.model.vae_path)
+    starts_from = catalog.arch(spec.model.arch).starts_from
+    for key, place in {"name_or_path": places.model, "te_name_or_path": places.text_encoder, "vae_path": places.vae}.items():
+        if isinstance(place, Path):
+            weightfiles.check_base(place, starts_from if key == "name_or_path" else weightfiles.ANY, parts[key])
+
+
 def load_model(spec: JobSpec, places: Places, device: str, inside: AbstractContextManager[Any] | None = None) -> BaseModel:
-    """The arch's model, built from the class that its card names. Its own code builds it `inside` a context."""
+    """The arch's model, built from the class that its card names. Its own code builds it `inside` a context. Raises UserError for files
+    that are no weights, before any of that code sees them."""
+    check_bases(spec, places)
     module, _, name = catalog.arch(spec.model.arch).code.partition(":")
     cls: type[BaseModel] = getattr(importlib.import_module(module), name)
     found = {

@@ -9,9 +9,10 @@ from models.data.captions import CaptionRule
 from models.data.look import look_at
 from models.data.problems import dataset_problems
 from models.errors import Problem, SpecError
-from models.spec import CONTROL_FOLDERS, DatasetSpec, JobSpec, SampleSpec, Spec, TrainSpec, control_paths
+from models.spec import CONTROL_FOLDERS, DatasetSpec, JobSpec, Spec, TrainSpec, control_paths
 from server.api.forecast import forecast
 from server.api.shapes import Plan
+from server.api.weights import weights_problems
 from server.store import files, workers
 from server.store.files import PathRefused
 from server.store.settings import settings
@@ -28,7 +29,7 @@ def make_plan(asked: Any, ask_workers: bool = False) -> Plan:
         spec = asked if isinstance(asked, JobSpec) else catalog.parse_job(asked)
     except SpecError as error:
         return _plan(None, error.problems, [], {}, [])
-    problems, warnings = [*_weights_problems(spec), *_trust_problems(spec)], []
+    problems, warnings = [*weights_problems(spec), *_control_problems(spec), *_trust_problems(spec)], []
     summary: dict[str, Any] = {}
     not_checked = list(NOT_CHECKED)
     if isinstance(spec, TrainSpec):
@@ -81,24 +82,11 @@ def folders_of(dataset: DatasetSpec, pointer: str) -> tuple[datasets.Folders | N
     return datasets.Folders(found["folder_path"], found.get("mask_path"), controls, tuple(settings().roots)), []
 
 
-def _weights_problems(spec: JobSpec) -> list[Problem]:
-    named = [
-        (f"/model/{key}", given)
-        for key in ("name_or_path", "te_name_or_path", "vae_path", "assistant_lora_path", "accuracy_recovery_adapter")
-        if (given := getattr(spec.model, key))
-    ]
-    if isinstance(spec, TrainSpec) and spec.network and spec.network.pretrained_lora_path:
-        named.append(("/network/pretrained_lora_path", spec.network.pretrained_lora_path))
-    if isinstance(spec, SampleSpec):
-        named += [(f"/adapters/{index}/path", adapter.path) for index, adapter in enumerate(spec.adapters)]
-        compared = spec.matrix.checkpoints if spec.matrix else []
-        named += [(f"/matrix/checkpoints/{index}", given) for index, given in enumerate(compared)]
-    checks = [(pointer, given, files.weights_path) for pointer, given in named]
-    checks += [(pointer, given, _picture) for given, pointer in control_paths(spec).items()]
+def _control_problems(spec: JobSpec) -> list[Problem]:
     problems = []
-    for pointer, given, look in checks:
+    for given, pointer in control_paths(spec).items():
         try:
-            look(given)
+            _picture(given)
         except PathRefused as error:
             problems.append(Problem(pointer, str(error)))
     return problems

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from server.store.settings import settings
 
+HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # org/name
+NO_HUB_NAME = re.compile(r"\.\.|--|[.-]/|[.-]$|\.(git|safetensors|bin|ckpt|gguf|pth?|zip)$")
 JOB_FILE = re.compile(r"^job:(?P<job>[A-Za-z0-9_]+)/(?P<name>.+)$")
 
 
@@ -75,12 +77,20 @@ def weights_path(given: str) -> Path | str:
         return given
     if match := JOB_FILE.match(given):
         return _file_of(match["job"], match["name"])
+    if given.startswith("ms:"):
+        raise PathRefused(f"{given}: ModelScope is not supported; give a folder or org/name on the Hugging Face hub")
+    if ".." in Path(given).parts and not Path(given).is_absolute():
+        raise PathRefused(
+            f"{given!r} leads out of the models folder, and is no name on a hub, which is org/name; give a whole path"
+        )
     path = _allowed(given, settings().home / "models")
     if path.exists():
         return path
-    if re.fullmatch(r"(hf:|ms:)?[\w.-]+/[\w.-]+", given):
+    name = given.removeprefix("hf:")
+    if HUB_NAME.fullmatch(name) and not NO_HUB_NAME.search(name):
         return given
-    raise PathRefused(f"{path} is missing")
+    no_name = "" if Path(given).suffix == ".safetensors" else f", and {given!r} is no name on a hub, which is org/name"
+    raise PathRefused(f"{path} is missing{no_name}")
 
 
 def _file_of(job_id: str, name: str) -> Path:

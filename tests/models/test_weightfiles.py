@@ -13,6 +13,7 @@ from PIL import Image
 from safetensors.torch import save
 
 from models import weightfiles
+from models.adapterkeys import check_keys
 from models.errors import UserError
 
 GOOD = save({"norm.weight": torch.ones(4, 2), "proj.weight": torch.zeros(3)}, {"config": "{}"})
@@ -233,4 +234,4 @@ def test_an_adapter_that_cannot_be_used_is_refused_by_its_own_keys(tmp_path: Pat
     ids=lambda given: given[0],
 )
 def test_layers_that_are_named_once_are_not_refused(given: list[str]) -> None:
-    weightfiles.check_adapter_keys(Path("a"), given)
+    check_keys(Path("a"), given)

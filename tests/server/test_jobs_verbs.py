@@ -242,7 +242,7 @@ def test_a_resume_with_a_patch_keeps_a_new_name(client, job_in) -> None:
     assert (job["name"], job["spec"]["name"]) == ("renamed", "renamed")
 
 
-def test_a_finished_matrix_goes_on_with_other_cells_and_not_with_the_same(client, home) -> None:
+def test_a_finished_matrix_goes_on_with_other_cells_and_not_with_the_same(client, home, an_adapter) -> None:
     spec = {
         "kind": "sample",
         "name": "m",
@@ -252,7 +252,7 @@ def test_a_finished_matrix_goes_on_with_other_cells_and_not_with_the_same(client
     }
     (home / "models").mkdir(parents=True, exist_ok=True)
     for name in "abc":
-        (home / "models" / f"{name}.safetensors").write_bytes(b"0")
+        (home / "models" / f"{name}.safetensors").write_bytes(an_adapter)
     job_id = client.post("/v1/jobs", json=spec).json()["id"]
     job = jobs.claim_next("w", ["pocket"])
     jobs.tell(job_id, job.attempt, [], status="running", step=2)

@@ -12,13 +12,13 @@ CHECKPOINTS = ["a.safetensors", "b.safetensors"]
 
 
 @pytest.fixture
-def done(migrated, client, preview) -> Any:
+def done(migrated, client, preview, an_adapter) -> Any:
     """`done()`: the id of a job that has ended with all pictures of two checkpoints at weights 0 and 1, of two prompts; `leave` names
     pictures (by place) that it did not make."""
     models = migrated / "models"
     models.mkdir(parents=True, exist_ok=True)
     for name in [*CHECKPOINTS, "c.safetensors"]:
-        (models / name).write_bytes(b"0")
+        (models / name).write_bytes(an_adapter)
 
     def make(status: str = "succeeded", leave: tuple[int, ...] = ()) -> str:
         matrix = {"checkpoints": CHECKPOINTS, "weights": [0, 1]}

@@ -30,6 +30,7 @@ ARCHS = [
         options=ExampleOptions,
         samplers=("euler", "heun"),
         bucket_divisibility=16,
+        starts_from=("folder", "saved"),
         defaults={"sample": {"width": 1024, "height": 1024}},
     )
 ]

@@ -76,6 +76,7 @@ ARCHS = [
         code="models.archs.flux2_klein.model:Flux2KleinModel",
         options=Flux2KleinOptions,
         bucket_divisibility=16,
+        starts_from=("folder", "saved"),
         defaults={"sample": {"guidance_scale": 4.0}},
         presets=(
             Preset(

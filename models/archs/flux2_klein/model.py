@@ -28,6 +28,7 @@ from models.flow import NUM_TIMESTEPS
 from models.memo import TensorMemo
 from models.prompt_embeds import AdvancedPromptEmbeds
 from models.samplers import euler
+from models.weightfiles import read_json
 from models.weights import json_metadata, load_tensors, read_metadata, save_tensors
 
 PIXELS_PER_LATENT = 16
@@ -82,11 +83,11 @@ class Flux2KleinModel(BaseModel):
         check_fit(self.model, self.vae, self.text_encoder)
 
     def _load_folder(self, where: str) -> tuple[Any, dict[str, Any]]:
-        index = json.loads(pipeline_index(where).read_text())
+        index = read_json(pipeline_index(where))
         scheduler = part_folder(where, "scheduler", "scheduler_config.json") / "scheduler_config.json"
         model = load_part(Flux2Transformer2DModel, part_folder(where, "transformer"), self.torch_dtype)
         return model, {
-            "scheduler": json.loads(scheduler.read_text()),
+            "scheduler": read_json(scheduler),
             "is_distilled": bool(index.get("is_distilled", False)),
         }
 

@@ -73,6 +73,7 @@ ARCHS = [
         options=PocketOptions,
         samplers=("euler", "heun"),
         bucket_divisibility=16,
+        starts_from=("saved",),
         random_init=True,
         defaults={
             "model": {"dtype": "fp32"},
