@@ -158,17 +158,14 @@ def in_fork(
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(reader)
-        os.setpgid(0, 0)  # so that what the import starts ends with it
-        importlib.invalidate_caches()
-        signal.alarm(2 * LONGEST_IMPORT_SECONDS)  # should this process's parent end meanwhile
         try:
-            rows = [foreign.card_row(each) for each in find()] or [_broken(package, name, "it lists no architecture")]
-        except BaseException as error:
-            rows = [_broken(package, name, foreign.reason(error, package))]
-        with os.fdopen(writer, "w") as pipe:
-            json.dump(rows, pipe)
-        os._exit(0)
+            os.close(reader)
+            os.setpgid(0, 0)  # so that what the import starts ends with it
+            signal.alarm(2 * LONGEST_IMPORT_SECONDS)  # should this process's parent end meanwhile
+            with os.fdopen(writer, "w") as pipe:
+                json.dump(_rows(package, name, find), pipe)
+        finally:
+            os._exit(0)  # never back into the code around this
     os.close(writer)
     so_far = f"importing it has taken {SLOW_IMPORT_SECONDS} s so far; it is ended after {LONGEST_IMPORT_SECONDS} s"
     text, hung = _read_until(reader, lambda: slow(_broken(package, name, so_far)))
@@ -183,6 +180,14 @@ def in_fork(
         return [_broken(package, name, f"importing it took longer than {LONGEST_IMPORT_SECONDS} s")]
     how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.waitstatus_to_exitcode(status)}"
     return [_broken(package, name, f"importing it ended the process ({how})")]
+
+
+def _rows(package: Package, name: str, find: Callable[[], list[Extension]]) -> list[dict[str, Any]]:
+    importlib.invalidate_caches()
+    try:
+        return [foreign.card_row(each) for each in find()] or [_broken(package, name, "it lists no architecture")]
+    except BaseException as error:
+        return [_broken(package, name, foreign.reason(error, package))]
 
 
 def _read_until(reader: int, slow: Callable[[], None]) -> tuple[bytes, bool]:
