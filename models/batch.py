@@ -28,8 +28,8 @@ class Batch:
     """B items, on the model's device. Absent parts are None.
 
     latents              (B, C, h, w), video (B, C, F, h, w)
-    tensor               pixels (B, 3, H, W), video (B, T, 3, H, W), in [-1, 1]; None where latents were cached, but for
-                         `do_i2v`: there the first frame alone, (B, 1, 3, H, W)
+    tensor               pixels (B, 3, H, W), video (B, T, 3, H, W), in [-1, 1]; None of sounds. Where latents were cached it is read
+                         from the files when a model looks at it; with `do_i2v` it is then the first frame alone, (B, 1, 3, H, W)
     control_tensor       (B, 3, H, W) or (B, N, 3, H, W) in [0, 1]
     control_tensor_list  per item a list of (3, H, W) in [0, 1], each at its own size
     mask_tensor          (B, 1, H, W) in [0, 1]

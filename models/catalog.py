@@ -18,7 +18,7 @@ import models.archs
 from models.arch import Arch
 from models.errors import Problem, SpecError, UserError
 from models.extensions import Extension
-from models.fit import TRAINING_ONLY, misfits, nearest, unfit_timesteps
+from models.fit import TRAINING_ONLY, lacks, misfits, nearest, unfit_timesteps
 from models.spec import KINDS, JobSpec, NoOptions, Spec
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
@@ -112,7 +112,7 @@ def schema_of(card: Arch, wanted: type[JobSpec]) -> dict[str, Any]:
     schema = wanted.model_json_schema()
     for part in [schema, *schema["$defs"].values()]:
         for key, leaf in part.get("properties", {}).items():
-            if leaf.get("ui", {}).get("needs") not in (None, *card.capabilities) or (key == "sampler" and not card.samplers):
+            if lacks(card, leaf.get("ui", {})) or (key == "sampler" and not card.samplers):
                 leaf["ui"]["hidden"] = True
             if key == "sampler":
                 leaf["ui"]["suggest"] = list(card.samplers)

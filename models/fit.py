@@ -1,7 +1,7 @@
 """What is wrong with a job although each of its keys alone is right: keys that do not go together, or not with the arch."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from models.arch import Arch
@@ -102,6 +102,11 @@ def nearest(word: str, known: Any) -> str | None:
     return spelled.get(next(iter(difflib.get_close_matches(str(word).lower(), list(spelled), n=1, cutoff=0.6)), ""))
 
 
+def lacks(card: Arch, ui: Mapping[str, Any]) -> bool:
+    """Whether a field with these hints needs capabilities of which the card names none."""
+    return bool(ui.get("needs")) and not set(ui["needs"]) & set(card.capabilities)
+
+
 def _needless(card: Arch, spec: Spec, as_defaults: bool, pointer: str = "", around: Spec | None = None) -> Iterator[Problem]:
     """Keys that are set but mean nothing to this arch, or beside what stands next to them or in the object `around` theirs."""
     for name, info in type(spec).model_fields.items():
@@ -110,8 +115,9 @@ def _needless(card: Arch, spec: Spec, as_defaults: bool, pointer: str = "", arou
         is_set = (
             any((ui.get("needs"), ui.get("when"))) and value is not None and value != info.get_default(call_default_factory=True)
         )
-        if ui.get("needs") and ui["needs"] not in card.capabilities and is_set:
-            yield Problem(f"{pointer}/{name}", f"arch '{card.name}' has no use for {name}: it lacks '{ui['needs']}'")
+        if is_set and lacks(card, ui):
+            wanted = " or ".join(f"'{each}'" for each in ui["needs"])
+            yield Problem(f"{pointer}/{name}", f"arch '{card.name}' has no use for {name}: it lacks {wanted}")
         for key, values in ui.get("when", {}).items() if is_set and not as_defaults else ():
             other = key.removeprefix("../")
             given = getattr(spec if other == key else around, other)

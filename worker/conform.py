@@ -1,6 +1,6 @@
 """`python -m worker.conform ARCH`: the contract's rules on that arch's tiny checkpoint, one line each.
 
-Beside those of `models.conform` there is one on the worker's caches, which models know nothing of.
+Beside those of `models.conform` there are two on what models know nothing of: the worker's caches, and a whole job.
 """
 
 import os
@@ -19,6 +19,7 @@ from models.spec import Encoded
 from worker import extensions
 from worker.data.cache import key_of
 from worker.data.fingerprint import space
+from worker.rehearsal import a_job_runs
 from worker.tiny import need_tiny
 
 
@@ -54,7 +55,7 @@ def _bumped(model: BaseModel, name: str) -> BaseModel:
     return model
 
 
-MORE_RULES = (space_versions_key_the_caches,)
+MORE_RULES = (space_versions_key_the_caches, a_job_runs)
 
 
 def main(arch: str) -> int:

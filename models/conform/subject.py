@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ class Broken(Exception):
 
 @dataclass
 class Subject:
-    """What is examined: a way to build the model from a config, on the CPU in fp32."""
+    """What is examined: a way to build the model from a config, on the CPU in fp32. `options` are its model_kwargs."""
 
     card: Arch
     build: Callable[..., BaseModel]  # build(**changes of the model config) -> a loaded model
     checkpoint: Path
+    options: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def model(self) -> BaseModel:
@@ -108,10 +109,12 @@ def subject_for(card: Arch, folder: Path, build_class: type[BaseModel] | None = 
     files = sorted(folder.iterdir())
     checkpoint = files[0] if len(files) == 1 and files[0].is_file() else folder
 
+    options: dict[str, Any] = getattr(module, "TINY_OPTIONS", {})
+
     def build(**changes: Any) -> BaseModel:
         config = _Config(
             name_or_path=str(checkpoint),
-            model_kwargs=card.options(**getattr(module, "TINY_OPTIONS", {})),
+            model_kwargs=card.options(**options),
             **{k: v for k, v in changes.items() if k != "name_or_path"},
         )
         if "name_or_path" in changes:
@@ -120,7 +123,7 @@ def subject_for(card: Arch, folder: Path, build_class: type[BaseModel] | None = 
         model.load_model()
         return model
 
-    return Subject(card, build, checkpoint)
+    return Subject(card, build, checkpoint, options)
 
 
 @dataclass

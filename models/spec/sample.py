@@ -11,7 +11,7 @@ CONTROLS = ("ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3")
 
 def _control(title: str, order: int) -> Any:
     line = "A picture that conditions this one; relative paths lie under the datasets folder of the server."
-    needs = "edit" if order == 19 else "multi_reference"
+    needs = ("edit", "i2v") if order == 19 else ("multi_reference",)
     return entry(
         None, title=title, section="Previews", order=order, widget="path", needs=needs, min_length=1, max_length=1000, help=line
     )

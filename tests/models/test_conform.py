@@ -23,6 +23,7 @@ VARIANTS = [
     (variants.MultiReferenceModel, ("edit", "multi_reference"), 8),
     (variants.SeeingModel, ("edit",), 8),
     (variants.VideoModel, ("video",), 4),
+    (variants.ShortenedVideoModel, ("video",), 4),
     (variants.ImageToVideoModel, ("video", "i2v"), 8),
     (variants.MultistageModel, ("multistage",), 4),
     (variants.AudioModel, ("video", "audio"), 4),

@@ -1,5 +1,7 @@
 """The template turned into other kinds of model, each the way its README says, at tiny size. Used by the contract's tests."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from models.archs.example.network import ExampleTransformer2DModel
 from models.base import BaseModel
 from models.batch import Audio, Batch, Clip, GenerateImageConfig
 from models.conform import Subject, subject_for
+from models.data.frames import snap_frames
 from models.prompt_embeds import AdvancedPromptEmbeds
 from models.weights import json_metadata, save_tensors
 from worker.data.decode import pixels
@@ -34,6 +37,7 @@ def subject(cls: type[BaseModel], folder: Path, *capabilities: str, in_channels:
         in_channels=in_channels, out_channels=CHANNELS, text_features=32, width=64, depth=2, heads=4
     )
     save_tensors(network.state_dict(), folder / "transformer" / "model.safetensors", json_metadata(config=network.config))
+    made.card = made.card.model_copy(update={"code": f"{cls.__module__}:{cls.__name__}"})
     return made
 
 
@@ -116,6 +120,34 @@ class VideoModel(ExampleModel):
         latents = pipeline(latents, gen_config, conditional_embeds, unconditional_embeds, batch)
         clip = ((self.decode_latents(latents)[0].clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
         return [Image.fromarray(frame.permute(1, 2, 0).numpy()) for frame in clip]
+
+
+class ShortenedVideoModel(VideoModel):
+    """A VAE that compresses time: the first frame has a latent of its own, and so has every further group of four."""
+
+    def encode_images(self, image_list: Any, device: Any = None, dtype: torch.dtype | None = None) -> torch.Tensor:
+        latents = super().encode_images(image_list, device, dtype)
+        groups = latents[:, :, 1:].unflatten(2, (-1, 4)).mean(dim=3)
+        return torch.cat([latents[:, :, :1], groups], dim=2)
+
+    def decode_latents(self, latents: torch.Tensor, device: Any = None, dtype: torch.dtype | None = None) -> torch.Tensor:
+        frames = torch.cat([latents[:, :, :1], latents[:, :, 1:].repeat_interleave(4, dim=2)], dim=2)
+        return super().decode_latents(frames, device, dtype)
+
+    def get_frame_count_snapper(self) -> Any:
+        return partial(snap_frames, stride=4)
+
+    def starting_noise(self, gen_config: GenerateImageConfig, generator: torch.Generator) -> torch.Tensor:
+        return super().starting_noise(replace(gen_config, num_frames=(gen_config.num_frames - 1) // 4 + 1), generator)
+
+
+class DistilledModel(ExampleModel):
+    """Trains with an adapter that undoes its distillation."""
+
+    def load_model(self) -> None:
+        super().load_model()
+        if self.model_config.assistant_lora_path:
+            self.load_training_adapter(Path(self.model_config.assistant_lora_path))
 
 
 class ImageToVideoModel(VideoModel):

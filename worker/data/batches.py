@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, groupby
 from typing import Any
 
@@ -25,7 +26,7 @@ from models.spec import DatasetSpec, TrainSpec
 from server.store.settings import settings
 from worker.data import decode
 from worker.data.encode import AUDIO, FIRST_FRAME, FIRST_LEVELS, LATENTS, Latents, Texts
-from worker.data.load import Loaded, Loader
+from worker.data.load import Loaded, Loader, PixelBatch
 from worker.data.survey import INDEX, TOLD_SECONDS, without_collecting
 from worker.report import Reporter
 
@@ -199,7 +200,7 @@ class Batches:
         dataset = self.datasets[plan.entries[0].dataset]
         made = [each.stored or self._made(entry, each) for entry, each in zip(plan.entries, loaded, strict=True)]
         _check_alike(plan.entries, made)
-        batch = Batch(
+        batch = PixelBatch(
             latents=self._stacked([each[LATENTS] for each in made]),
             captions=plan.captions,
             tensor=self._stacked([each.pixels for each in loaded]),
@@ -213,6 +214,7 @@ class Batches:
             ),
             file_items=[_file_item(entry) for entry in plan.entries],
         )
+        batch.read = partial(self._pixels, plan.entries)
         if all(each.raw_controls for each in loaded):
             batch.control_tensor_list = [[self._there(control) for control in each.raw_controls] for each in loaded]
         if all(each.sound is not None for each in loaded):
@@ -228,6 +230,12 @@ class Batches:
             dataset.prior_reg,
             dataset.loss_multiplier,
         )
+
+    def _pixels(self, entries: list[Entry]) -> torch.Tensor | None:
+        """The pixels of a batch whose latents are cached; later batches bring theirs along."""
+        self._load.always_pixels = True
+        pixels: torch.Tensor | None = self._stacked([self._load.shown(entry) for entry in entries])
+        return pixels
 
     def _made(self, entry: Entry, loaded: Loaded) -> Any:
         """Latents that were not cached, or that were damaged and not yet made again."""

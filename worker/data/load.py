@@ -1,12 +1,13 @@
 """Reads all that a batch needs of one entry: done in threads, the model is not touched."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from models.base import BaseModel, Embeds
+from models.batch import Batch
 from models.data.datasets import is_moving
 from models.data.entries import Entry
 from models.spec import DatasetSpec
@@ -29,8 +30,28 @@ class Loaded:
     embeds: dict[str, Embeds] = field(default_factory=dict)
 
 
+class PixelBatch(Batch):
+    """A batch of cached latents: its pixels are read by `read` when a model looks at `tensor`, since few do."""
+
+    read: Callable[[], torch.Tensor | None] | None = None
+
+    @property
+    def tensor(self) -> torch.Tensor | None:
+        if self.__dict__["tensor"] is None and self.read is not None:
+            self.__dict__["tensor"] = self.read()
+        found: torch.Tensor | None = self.__dict__["tensor"]
+        return found
+
+    @tensor.setter
+    def tensor(self, pixels: torch.Tensor | None) -> None:
+        self.__dict__["tensor"] = pixels
+
+
 class Loader:
-    """`clips` says that the architecture takes clips: a picture is then one of a single frame."""
+    """`clips` says that the architecture takes clips: a picture is then one of a single frame. With `always_pixels` pixels are read beside
+    cached latents too: the model has looked at those of an earlier batch."""
+
+    always_pixels = False
 
     def __init__(self, model: BaseModel, datasets: Sequence[DatasetSpec], clips: bool, latents: Latents, texts: Texts) -> None:
         self.datasets, self.clips, self.latents, self.texts = datasets, clips, latents, texts
@@ -44,6 +65,8 @@ class Loader:
             loaded.pixels, loaded.sound = self.media(entry)
         elif FIRST_LEVELS in loaded.stored:
             loaded.pixels = decode.pixels_of(loaded.stored[FIRST_LEVELS])
+        elif self.always_pixels:
+            loaded.pixels = self.shown(entry)
         if self.raw or len(item.controls) > 1:
             loaded.raw_controls = [decode.raw_control(each, view) for each in item.controls]
         elif item.controls:
@@ -55,15 +78,18 @@ class Loader:
 
     def media(self, entry: Entry) -> tuple[torch.Tensor | None, dict[str, Any] | None]:
         """(pixels, sound) of the entry, each None where there is none."""
-        if entry.item.media.kind == "sound":
-            return None, self.sound(entry)
-        return self.pixels(entry), self.sound(entry) if self.datasets[entry.dataset].do_audio else None
+        pixels = self.shown(entry)
+        return pixels, self.sound(entry) if pixels is None or self.datasets[entry.dataset].do_audio else None
 
     def sound(self, entry: Entry) -> dict[str, Any]:
         """The waveform of a sound or of a clip, as `worker.data.audio.sound` gives it."""
         from worker.data import audio  # PyAV is imported for sounds and clips alone
 
         return audio.sound(entry.item, self.datasets[entry.dataset])
+
+    def shown(self, entry: Entry) -> torch.Tensor | None:
+        """The pixels alone; None of a sound."""
+        return None if entry.item.media.kind == "sound" else self.pixels(entry)
 
     def pixels(self, entry: Entry) -> torch.Tensor:
         """(3, H, W), or (T, 3, H, W) where clips are what is trained, in [-1, 1]."""

@@ -181,15 +181,14 @@ def test_a_cached_image_to_video_job_equals_one_that_decodes_and_decodes_nothing
     assert same(weights_of(i2v_job(**CACHED | {"cache_latents": memory})), fresh)
 
 
-def test_a_cached_entry_without_its_first_frame_is_made_again(i2v_job, weights_of, same, monkeypatch) -> None:
-    with monkeypatch.context() as earlier:  # entries as they were before they held that frame
-        facts = Latents._facts
-        earlier.setattr(Latents, "_facts", lambda *given: {**facts(*given), "first": True})
-        earlier.setattr("worker.data.encode.FIRST_LEVELS", "nothing_reads_this")
-        with pytest.raises(AssertionError):  # all is cached, and then the model misses what it should look at
-            i2v_job(**CACHED)
-    fresh = weights_of(i2v_job(cache_latents=False, cache_latents_to_disk=False))
-    assert same(weights_of(i2v_job(**CACHED)), fresh)
+@pytest.mark.parametrize("given", [True, False], ids=["do_i2v", "without_do_i2v"])
+def test_a_model_that_looks_at_pixels_finds_them_beside_cached_latents(i2v_job, weights_of, same, monkeypatch, given) -> None:
+    """Also where the cache holds no first frame: entries of before it did, and datasets that do not ask for it."""
+    facts = Latents._facts
+    monkeypatch.setattr(Latents, "_facts", lambda *given: {**facts(*given), "first": True})
+    monkeypatch.setattr("worker.data.encode.FIRST_LEVELS", "nothing_reads_this")
+    cached = weights_of(i2v_job(**CACHED, do_i2v=given))
+    assert same(weights_of(i2v_job(cache_latents=False, cache_latents_to_disk=False, do_i2v=given)), cached)
 
 
 def test_bytes_give_back_the_pixels_that_they_were_made_of() -> None:
