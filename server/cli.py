@@ -71,9 +71,11 @@ def submit(
     spec = client.patched(client.read_job_file(file), client.read_changes(changes or []))
     if dry_run:
         plan = client.call("POST", "/v1/jobs/validate", spec)
+        _warn(plan)
         out.print_json(json.dumps(plan))
         raise typer.Exit(0 if plan["ok"] else 1)
     job = client.call("POST", "/v1/jobs", spec, {"Idempotency-Key": str(uuid.uuid4())})
+    _warn(job)
     _show(job, as_json)
     if follow:
         raise typer.Exit(client.follow(job["id"], out))
@@ -142,9 +144,12 @@ def resume(
     patch = client.read_changes(changes or []) or None
     if dry_run:
         plan = client.call("POST", f"/v1/jobs/{job_id}/resume?dry_run=true", patch)
+        _warn(plan)
         out.print_json(json.dumps(plan))
         raise typer.Exit(0 if plan["ok"] else 1)
-    _show(client.call("POST", f"/v1/jobs/{job_id}/resume", patch), as_json)
+    job = client.call("POST", f"/v1/jobs/{job_id}/resume", patch)
+    _warn(job)
+    _show(job, as_json)
 
 
 @app.command()
@@ -204,6 +209,13 @@ def _check_bundled(arch: str) -> None:
     """Refuse an unknown name at once; with SAFELIGHT_EXTENSIONS only the worker's side, which may import them, can tell."""
     if not settings().extensions:
         catalog.arch(arch)
+
+
+def _warn(answer: dict[str, Any]) -> None:
+    """Print what a plan warns of, on standard error, so that an answer as JSON stays whole."""
+    for each in answer["warnings"]:
+        at = f"{each['pointer']}: " if each["pointer"] else ""
+        err.print(f"warning: {at}{each['message']}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 def _show(job: dict[str, Any], as_json: bool) -> None:

@@ -33,7 +33,8 @@ class NoAnswer(ApiError):
 def call(verb: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
     """One request; the parsed answer. Raises ApiError with the server's words."""
     try:
-        answer = _http().request(verb, path, json=body, headers=headers)
+        text = None if body is None else json.dumps(body)  # in ASCII: what is no text is refused by the server, with its place
+        answer = _http().request(verb, path, content=text, headers={"Content-Type": "application/json", **(headers or {})})
     except httpx.ConnectError:
         raise NoAnswer(f"no server at {settings().url}; start one with 'safelight up'") from None
     except httpx.HTTPError as error:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
 from fastapi.responses import JSONResponse
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
 
 from models import catalog
 from models.errors import Problem, SpecError
@@ -14,7 +14,19 @@ from server.api.extensions import refresh
 from server.api.http import Route
 from server.api.plan import make_plan
 from server.api.resume import edit
-from server.api.shapes import CancelMany, FileList, JobChange, JobList, JobView, PinChange, Plan, ProblemBody, file_view, job_view
+from server.api.shapes import (
+    CancelMany,
+    FileList,
+    JobChange,
+    JobList,
+    JobView,
+    PinChange,
+    Plan,
+    ProblemBody,
+    ProblemItem,
+    file_view,
+    job_view,
+)
 from server.store import jobs, verbs
 from server.store.tables import Job, Status
 
@@ -30,10 +42,17 @@ CATALOGUE = [Depends(refresh)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 
 
-@router.post("", status_code=202, response_model=JobView, responses=ERRORS, openapi_extra=SPEC_BODY, dependencies=CATALOGUE)
-def create(body: StrictJson, response: Response, idempotency_key: Annotated[Key | None, Header()] = None) -> JobView:
+class QueuedJob(JobView):
+    """A job that was just queued, with what its plan warns of; of one that an earlier request made, without."""
+
+    warnings: list[ProblemItem] = Field(default_factory=list)
+
+
+@router.post("", status_code=202, response_model=QueuedJob, responses=ERRORS, openapi_extra=SPEC_BODY, dependencies=CATALOGUE)
+def create(body: StrictJson, response: Response, idempotency_key: Annotated[Key | None, Header()] = None) -> QueuedJob:
     """Queue a job. The same Idempotency-Key with the same body gives the same job again, also after a restart."""
     job = jobs.made_with(idempotency_key, body) if idempotency_key else None
+    warnings: list[ProblemItem] = []
     if job is None:
         spec = catalog.parse_job(body)
         plan = make_plan(spec)
@@ -41,8 +60,9 @@ def create(body: StrictJson, response: Response, idempotency_key: Annotated[Key 
             raise SpecError([Problem(p.pointer, p.message, p.suggestion) for p in plan.problems])
         job, told = jobs.add(spec.model_dump(mode="json"), idempotency_key, body)
         announce(told, ring=True)
+        warnings = plan.warnings
     response.headers["Location"] = f"/v1/jobs/{job.id}"
-    return _view(job.id)
+    return _queued(job.id, warnings)
 
 
 @router.post("/validate", response_model=Plan, responses={422: BAD}, openapi_extra=SPEC_BODY, dependencies=CATALOGUE)
@@ -139,7 +159,7 @@ def pin(job_id: str, step: Annotated[int, Path(ge=0, le=LARGEST)], body: PinChan
 @router.post(
     "/{job_id}/resume",
     status_code=202,
-    response_model=JobView,
+    response_model=QueuedJob,
     responses={200: {"model": Plan, "description": "The plan, of a dry run."}, **ERRORS},
     openapi_extra=PATCH_BODY,
     dependencies=CATALOGUE,
@@ -153,13 +173,18 @@ def resume(job_id: str, body: StrictJson, dry_run: bool = False) -> Any:
         raise SpecError([Problem("", "a patch is a JSON object")])
     if dry_run:
         return JSONResponse(edit(job, body or {}).plan(ask_workers=True).model_dump(mode="json"))
-    _, told = verbs.resume(job_id, edit(job, body).checked() if body else None)
+    plan = edit(job, body).checked() if body else None
+    _, told = verbs.resume(job_id, plan.spec if plan else None)
     announce(told, ring=True)
-    return _view(job_id)
+    return _queued(job_id, plan.warnings if plan else [])
 
 
 def _view(job_id: str) -> JobView:
     return _views([jobs.get(job_id)])[0]
+
+
+def _queued(job_id: str, warnings: Sequence[ProblemItem]) -> QueuedJob:
+    return QueuedJob(**dict(_view(job_id)), warnings=list(warnings))
 
 
 def _views(rows: Sequence[Job]) -> list[JobView]:

@@ -87,15 +87,15 @@ class Edit:
         }
         return Plan.model_validate({**plan.model_dump(), **more, "problems": problems, "ok": not problems})
 
-    def checked(self) -> dict[str, Any]:
-        """The job to go on with. Raises Conflict naming the keys that cannot change, SpecError for what else refuses it."""
+    def checked(self) -> Plan:
+        """The plan of the job to go on with. Raises Conflict naming the keys that cannot change, SpecError for what else refuses it."""
         if self.fixed:
             named = "; ".join(f"'{problem.pointer}' {problem.message}" for problem in self.fixed)
             raise Conflict(f"{named}; submit a new job instead")
         plan = self.plan()
         if not plan.ok:
             raise SpecError([Problem(p.pointer, p.message, p.suggestion) for p in plan.problems])
-        return self.spec.model_dump(mode="json")
+        return plan
 
 
 def edit(job: Job, patch: dict[str, Any]) -> Edit:
