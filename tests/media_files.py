@@ -17,15 +17,18 @@ def write_clip(
     fps: int = 10,
     times: Sequence[float] | None = None,
     tone: tuple[int, float] | None = None,
+    pixel_shape: Fraction | None = None,
 ) -> Path:
     """Frames without loss where the container can hold that, else in good quality. `times` in seconds, else evenly; `tone` is
-    (sample rate, seconds) of a sound beside them."""
+    (sample rate, seconds) of a sound beside them, `pixel_shape` the width of a pixel by its height, which .mp4 keeps."""
     codec, pixel_format = LOSSLESS.get(path.suffix, ("libvpx-vp9" if path.suffix == ".webm" else "libx264", "yuv420p"))
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as file:
         video = file.add_stream(codec, rate=fps)
         video.width, video.height = frames[0].size
         video.pix_fmt = pixel_format
+        if pixel_shape:
+            video.codec_context.sample_aspect_ratio = pixel_shape
         video.codec_context.time_base = Fraction(1, 1000) if times else Fraction(1, fps)
         sound = None if tone is None else file.add_stream("aac" if path.suffix == ".mp4" else "pcm_s16le", rate=tone[0])
         if sound is not None:

@@ -1,8 +1,9 @@
 """Aspect buckets: which size each picture is trained at, and which pictures share a batch. Torch-free: a plan shows the same.
 
 One rule: a bucket is as near as can be to the picture's shape and to `resolution`² pixels (or the picture's own, where it has fewer),
-never has more than `resolution`², and its sides are multiples of the arch's divisibility. An epoch shows every picture once; a bucket's
-last batch may be short. A batch holds items of one bucket of one dataset; clips of one number of frames, sounds of one length.
+never has more than `resolution`² (but at least one multiple a side), and its sides are multiples of the arch's divisibility. An epoch
+shows every picture once; a bucket's last batch may be short. A batch holds items of one bucket of one dataset; clips of one number of
+frames, sounds of one length.
 """
 
 import math
@@ -29,8 +30,9 @@ def bucket_size(width: int, height: int, resolution: int, divisibility: int) -> 
         exact = side * scale / divisibility
         sides.append([math.floor(exact) * divisibility, math.ceil(exact) * divisibility])
     fits = [(w, h) for w, h in product(*sides) if w and h and w * h <= resolution**2]
-    if not fits:
-        return max(sides[0][0], divisibility), max(sides[1][0], divisibility)
+    if not fits:  # a strip that is narrower than one multiple: as long as the area allows
+        longest = max(resolution**2 // divisibility // divisibility, 1) * divisibility
+        return min(max(sides[0][0], divisibility), longest), min(max(sides[1][0], divisibility), longest)
     return min(fits, key=lambda size: abs(size[0] * size[1] - target))
 
 

@@ -8,13 +8,18 @@ import errno
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from models.data.frames import TEMPORAL_STRIDE, snap_frames
+from models.data.limits import PIXELS, too_large
 from models.spec import DatasetSpec
 
 CLIPS = {".mp4", ".mov", ".webm", ".mkv", ".avi", ".m4v", ".wmv", ".flv"}
 SOUNDS = {".wav", ".mp3", ".flac", ".ogg", ".m4a", ".aac", ".opus"}
+
+FRAMES_IN_FLIGHT = 4  # that a decoder keeps, about
+LONGEST_PIXEL = 8  # what is in use ends at 2:1
 
 Snapper = Callable[[int], int]
 ACCESS = {errno.EIO, errno.EACCES, errno.ENOENT, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
@@ -26,7 +31,8 @@ class BadClip(ValueError):
 
 @dataclass(frozen=True)
 class ClipFacts:
-    """A clip: upright width and height in pixels, the number of frames, the seconds from the first frame to the last."""
+    """A clip: width and height in pixels as it is shown, upright and with square pixels, the number of frames, the seconds from the
+    first frame to the last."""
 
     width: int
     height: int
@@ -87,21 +93,34 @@ def probe_clip(path: Path, *, decode: bool) -> ClipFacts:
         times = frame_times(path)
         size = None
         with av.open(str(path)) as file:
-            file.streams.video[0].thread_type = "AUTO"
+            stream = file.streams.video[0]
+            if fault := too_large(stream.width, stream.height):
+                raise BadClip(fault)
+            stream.thread_type = "AUTO"
             decoded = 0
-            for frame in file.decode(video=0):
-                if size is None:
-                    size = (frame.width, frame.height) if frame.rotation % 180 == 0 else (frame.height, frame.width)
-                decoded += 1
-                if not decode:
-                    break
-    except (av.FFmpegError, OSError) as error:
+            with PIXELS.of(FRAMES_IN_FLIGHT * stream.width * stream.height):
+                for frame in file.decode(video=0):
+                    size = size or shown_size(frame.width, frame.height, stream.sample_aspect_ratio, frame.rotation)
+                    decoded += 1
+                    if not decode:
+                        break
+    except Exception as error:  # PyAV raises more than FFmpeg's errors for files that are broken
         raise _fault(error, "clip") from None
     if size is None or not times:
         raise BadClip("no frames in it")
     if decode and decoded < len(times):
         raise BadClip(f"cut short: {decoded} of {len(times)} frames can be decoded")
     return ClipFacts(*size, len(times), times[-1] - times[0], has_sound)
+
+
+def shown_size(width: int, height: int, pixel_shape: Fraction | None, rotation: int = 0) -> tuple[int, int]:
+    """(width, height) of stored frames as players show them: pixels that are not square are stretched, none is lost, and the frame is
+    turned by `rotation` degrees. `pixel_shape` is a pixel's width by its height. Raises BadClip for shapes beyond reason."""
+    shape = pixel_shape or Fraction(1)
+    if not 1 / LONGEST_PIXEL <= shape <= LONGEST_PIXEL:
+        raise BadClip(f"its pixels are {shape.numerator}:{shape.denominator} wide and high, at most {LONGEST_PIXEL}:1 is read")
+    size = (round(width * shape), height) if shape > 1 else (width, round(height / shape))
+    return size if rotation % 180 == 0 else (size[1], size[0])
 
 
 def frame_times(path: Path) -> list[float]:
@@ -132,17 +151,19 @@ def probe_sound(path: Path, *, decode: bool) -> SoundFacts:
                 samples = sum(frame.samples for frame in file.decode(audio=0))
             else:
                 samples = round(file.duration / av.time_base * rate)
-    except (av.FFmpegError, OSError) as error:
+    except Exception as error:
         raise _fault(error, "sound") from None
     if rate < 1 or samples * 1000 < rate:
         raise BadClip("no sound in it")
     return SoundFacts(rate, samples)
 
 
-def _fault(error: BaseException, kind: str) -> Exception:
+def _fault(error: Exception, kind: str) -> Exception:
     """FFmpeg's errors speak of the content, but for those of the system, which say nothing of it."""
-    code = getattr(error, "errno", None)
-    return OSError(code, str(error)) if code in ACCESS else BadClip(f"not a readable {kind}: {type(error).__name__}")
+    if isinstance(error, BadClip):
+        return error
+    code, text = getattr(error, "errno", None), getattr(error, "strerror", None) or str(error)
+    return OSError(code, text) if code in ACCESS else BadClip(f"not a readable {kind}: {text or 'its content is broken'}")
 
 
 def _nearest(times: Sequence[float], wanted: float) -> int:

@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from models.data.clips import CLIPS, SOUNDS, BadClip, probe_clip, probe_sound
 from models.data.fileindex import FileIndex, Stamp, stamp_of
+from models.data.limits import decoding_threads
 from models.data.names import is_text, printable
-from models.data.pictures import PICTURES, look_at_header, look_at_picture
+from models.data.pictures import PICTURES, BadPicture, look_at_picture
 
 AHEAD = 64  # files looked at in advance
 REMEMBERED_AT_ONCE, REMEMBERED_SECONDS = 1000, 1.0  # whichever comes first: a run may be ended at any moment
@@ -32,7 +33,8 @@ KIND_OF: Mapping[str, Kind] = {extension[1:]: kind for kind, extensions in KINDS
 @dataclass(frozen=True)
 class Media:
     """A file and what was found in it: sizes in pixels, upright; `frames`, `seconds` (from the first frame to the last) and `has_sound`
-    of a clip; `milliseconds` of a sound. `digest` is the SHA-256 of its bytes, "" while it is not known; `stamp` is as old as that."""
+    of a clip; `milliseconds` of a sound; `notes` on what of it is passed over. `digest` is the SHA-256 of its bytes, "" while it is
+    not known; `stamp` is as old as that."""
 
     file: str
     kind: Kind
@@ -44,6 +46,7 @@ class Media:
     seconds: float = 0.0
     has_sound: bool = False
     milliseconds: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -105,31 +108,21 @@ def look_at(path: Path, kind: Kind, *, decode: bool) -> dict[str, Any]:
     """The fields of Media that the file's content decides, or {"problem": why it cannot be used}. Without `decode` only its header is
     read and `digest` is left out."""
     try:
+        digest = sha256_of(path) if decode else ""  # before the rest: a file that changes meanwhile then no longer fits it
         if kind == "picture":
-            return _look_at_picture(path, decode)
-        if path.stat().st_size == 0:
+            facts = look_at_picture(path, decode=decode)
+        elif path.stat().st_size == 0:
             return {"problem": "empty file"}
-        if kind == "clip":
+        elif kind == "clip":
             clip = probe_clip(path, decode=decode)
             facts = {name: getattr(clip, name) for name in ("width", "height", "frames", "seconds", "has_sound")}
         else:
             facts = {"milliseconds": probe_sound(path, decode=decode).milliseconds}
-        return {**facts, "digest": sha256_of(path)} if decode else facts
-    except BadClip as error:
+        return {**facts, "digest": digest} if decode else facts
+    except (BadClip, BadPicture) as error:
         return {"problem": str(error)}
     except OSError as error:
-        return {"problem": f"{UNREAD}{type(error).__name__}"}
-
-
-def _look_at_picture(path: Path, decode: bool) -> dict[str, Any]:
-    if not decode:
-        size = look_at_header(path)
-        return {"problem": size} if isinstance(size, str) else {"width": size[0], "height": size[1]}
-    data = path.read_bytes()
-    size = look_at_picture(data)
-    if isinstance(size, str):
-        return {"problem": size}
-    return {"width": size[0], "height": size[1], "digest": hashlib.sha256(data).hexdigest()}
+        return {"problem": f"{UNREAD}{error.strerror or type(error).__name__}"}
 
 
 _Unknown = tuple[str, str, Kind, Stamp]  # name, file, ...
@@ -165,7 +158,7 @@ class Looks:
             try:
                 stamp = stamp_of(file)
             except OSError as error:
-                found[name] = f"{UNREAD}{type(error).__name__}"
+                found[name] = f"{UNREAD}{error.strerror or type(error).__name__}"
                 continue
             before = known.get(file)
             if before and before[0] == stamp and not _may_pass(before[1]):
@@ -200,7 +193,7 @@ class Looks:
     def _facts(self, unknown: list[_Unknown]) -> Iterator[tuple[_Unknown, bool, dict[str, Any]]]:
         """In order, a few files ahead of who takes them."""
         coming: deque[tuple[_Unknown, bool, Future[dict[str, Any]]]] = deque()
-        with ThreadPoolExecutor() as pool:
+        with ThreadPoolExecutor(decoding_threads()) as pool:
             try:
                 for each in unknown:
                     decode = self.left is None or self.left > 0
@@ -223,4 +216,6 @@ def _may_pass(facts: Mapping[str, Any]) -> bool:
 
 
 def _media(file: str, kind: Kind, stamp: Stamp, facts: Mapping[str, Any]) -> Media | str:
-    return str(facts["problem"]) if "problem" in facts else Media(file, kind, stamp, **facts)
+    if "problem" in facts:
+        return str(facts["problem"])
+    return Media(file, kind, stamp, **{**facts, "notes": tuple(facts.get("notes", ()))})

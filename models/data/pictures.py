@@ -1,81 +1,222 @@
-"""How a picture file is read. Torch-free. Transparent parts are laid on white; a mask file is read as its brightness."""
+"""How a picture file is read. Torch-free. Every file gives the pixels that one sees: upright, in sRGB, transparency laid on white."""
 
-import io
+import struct
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageChops, ImageFile, UnidentifiedImageError
+from PIL.PngImagePlugin import MAX_TEXT_CHUNK, MAX_TEXT_MEMORY
+
+from models.data.colour import profile_fault, to_srgb
+from models.data.depth import BadPixels, check_mode, is_deep, loaded
+from models.data.limits import FILES, MOST_BYTES, PIXELS, give_back, too_large
+from models.data.texts import readable_size
+from models.errors import UserError
 
 PICTURES = {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".tif", ".tiff", ".gif"}
-ROTATED = {5, 6, 7, 8}  # EXIF orientations that swap width and height
-EXIF_ORIENTATION = 0x0112
+READING = 2  # part of every cached latent's key: another value whenever the same file gives other pixels
 GAP = 2
-FAULTS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)  # what Pillow raises for files that it cannot read
+EXIF_ORIENTATION = 0x0112
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+GREY = {"1", "L", "LA", "La"}
+ROTATED = {5, 6, 7, 8}  # those that swap width and height
+BROKEN_EXIF = "broken EXIF data, which may have held a turn"
+OTHER_FORMS = {
+    b"version https://git-lfs": "a Git LFS pointer and not the picture itself; run git lfs pull",
+    b"<!doctype html": "a web page and not a picture",
+    b"<html": "a web page and not a picture",
+    b"<svg": "an SVG drawing; save it as PNG",
+    b"\xff\x0a": "JPEG XL, which is not read; save it as PNG or JPEG",
+    b"\x00\x00\x00\x0cjxl ": "JPEG XL, which is not read; save it as PNG or JPEG",
+}
+HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc")
+
+# Its limit knows no file's name, and is checked here with one. What else Pillow warns of names none either: faults are named below.
+Image.MAX_IMAGE_PIXELS = None
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
-def open_picture(source: Path | bytes, at_least: tuple[int, int] | None = None) -> Image.Image:
-    """The picture as upright 8-bit RGB: EXIF turn applied, CMYK and palettes converted, 16-bit scaled, transparency laid on
-    white, the first frame of an animation. `source` is a file, or what it holds. Raises OSError when it cannot be decoded whole.
-
-    With `at_least` (width, height) a JPEG far larger than that comes smaller, still GAP times as large as asked: its decoder then skips
-    detail that resizing would throw away (Pillow's draft mode, and its own advice for what stays invisible)."""
-    upright = _upright(source, at_least)
-    if upright.has_transparency_data:
-        rgba = upright.convert("RGBA")
-        ground = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-        upright = Image.alpha_composite(ground, rgba)
-    return upright if upright.mode == "RGB" else upright.convert("RGB")
+class BadPicture(ValueError):
+    """A file that cannot be used as a picture; the text says why."""
 
 
-def open_alpha(source: Path | bytes) -> Image.Image:
-    """How opaque the upright picture is, in 8-bit grey; white all over where it has no transparency."""
-    upright = _upright(source)
-    if not upright.has_transparency_data:
-        return Image.new("L", upright.size, 255)
-    return upright.convert("RGBA").getchannel("A")
+def open_picture(path: Path, at_least: tuple[int, int] | None = None) -> Image.Image:
+    """The picture as upright 8-bit RGB in sRGB: EXIF turn and colour profile applied, transparency laid on white, the first frame of
+    an animation. Raises UserError naming the file when it cannot be decoded whole.
+
+    With `at_least` (width, height) a JPEG far larger than that comes smaller, still GAP times as large as requested: its decoder then
+    skips detail that resizing would throw away (Pillow's draft mode, and its own advice for what stays invisible)."""
+    with picture(path, at_least) as image:
+        return image.copy()
 
 
-def look_at_picture(data: bytes) -> tuple[int, int] | str:
-    """Upright (width, height) of a file's bytes, decoded in full, or why they cannot be used."""
-    if not data:
-        return "empty file"
+@contextmanager
+def picture(path: Path, at_least: tuple[int, int] | None = None) -> Iterator[Image.Image]:
+    """The same; inside the block its memory counts, and threads decode as many at once as the budget of pixels allows."""
+    with _made(path, _on_white, at_least) as image:
+        yield image
+
+
+@contextmanager
+def mask(path: Path, *, alpha: bool = False) -> Iterator[Image.Image]:
+    """A mask in 8-bit grey: its brightness times its opacity; the opacity alone with `alpha`, and where its colour is black all over.
+    A mask's numbers are data: no colour profile is applied. Raises UserError as `open_picture` does."""
+    with _made(path, _opacity if alpha else _mask) as image:
+        yield image
+
+
+def look_at_picture(path: Path, *, decode: bool) -> dict[str, Any]:
+    """What is in the file: upright `width` and `height`, and `notes` on what is passed over; with `decode` also that all of it can be
+    decoded. Raises BadPicture, and OSError where the file could not be got at."""
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            size = _size(image)
-            image.load()
-    except FAULTS as error:
-        return _reason(error)
-    return size
+        if decode:
+            with _upright(path) as (image, notes):
+                size = image.size
+        else:
+            with _opened(path) as image:
+                size, notes = image.size, _notes(image)
+                size = (size[1], size[0]) if _turn(image) in ROTATED else size
+    except Exception as error:
+        raise _fault(error, path) from None
+    return {"width": size[0], "height": size[1], **({"notes": notes} if notes else {})}
 
 
-def look_at_header(path: Path) -> tuple[int, int] | str:
-    """The same, as far as the file's header tells."""
-    try:
-        if path.stat().st_size == 0:
-            return "empty file"
-        with Image.open(path) as image:
-            return _size(image)
-    except FAULTS as error:
-        return _reason(error)
+@contextmanager
+def _made(
+    path: Path, make: Callable[[Image.Image], Image.Image], at_least: tuple[int, int] | None = None
+) -> Iterator[Image.Image]:
+    with ExitStack() as held:
+        try:
+            image = make(held.enter_context(_upright(path, at_least))[0])
+        except Exception as error:
+            raise UserError(f"{path} cannot be used: {_fault(error, path)}", code="bad_picture") from None
+        yield image
 
 
-def _upright(source: Path | bytes, at_least: tuple[int, int] | None = None) -> Image.Image:
-    with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+@contextmanager
+def _opened(path: Path) -> Iterator[ImageFile.ImageFile]:
+    """The picture with its header read. From a file object, which Pillow does not map: a mapped file that someone cuts short would
+    take the process with it."""
+    size = path.stat().st_size
+    if size == 0:
+        raise BadPicture("empty file")
+    if size > MOST_BYTES:
+        raise BadPicture(f"a file of {readable_size(size)} is too large, at most {readable_size(MOST_BYTES)} are read")
+    with FILES.of(size), path.open("rb") as file, Image.open(file) as image:
+        if fault := too_large(*image.size):
+            raise BadPicture(fault)
+        check_mode(image)
+        yield image
+
+
+@contextmanager
+def _upright(path: Path, at_least: tuple[int, int] | None = None) -> Iterator[tuple[Image.Image, list[str]]]:
+    """The picture decoded, turned and with 8 bits a channel, and notes on what is passed over."""
+    with _opened(path) as image:
         if at_least is not None and image.format == "JPEG":
-            turned = image.getexif().get(EXIF_ORIENTATION) in ROTATED
-            image.draft(None, tuple(GAP * side for side in (reversed(at_least) if turned else at_least)))  # type: ignore[arg-type]
-        image.seek(0)
-        image.load()
-        turned = image.getexif().get(EXIF_ORIENTATION, 1) != 1
-        upright: Image.Image = ImageOps.exif_transpose(image) if turned else image
-    if upright.mode.startswith("I"):  # 16-bit grey: Pillow's own convert clips instead of scaling
-        upright = upright.convert("I").point(lambda value: value * (1 / 257)).convert("L")
-    return upright
+            sides = reversed(at_least) if _turn(image) in ROTATED else at_least
+            image.draft(None, tuple(GAP * side for side in sides))  # type: ignore[arg-type]
+        copies = 2 if is_deep(image) else 1
+        with PIXELS.of(copies * image.width * image.height):
+            image.seek(0)
+            whole = loaded(image, lambda: Image.open(path))
+            turn = _turn(image)
+            upright = whole.transpose(TURNS[turn]) if turn in TURNS else whole
+            try:
+                yield upright, _notes(whole)
+            finally:  # its memory is free before others may use as much
+                for each in (upright, whole, image):
+                    each.close()
+                give_back(upright.width * upright.height)
 
 
-def _size(image: Image.Image) -> tuple[int, int]:
-    width, height = image.size
-    return (height, width) if image.getexif().get(EXIF_ORIENTATION) in ROTATED else (width, height)
+def _turn(image: Image.Image) -> int:
+    """The EXIF orientation, 1 where there is none. Pillow's PNG decodes everything to look for it, hence its base class's method."""
+    try:
+        return int(Image.Image.getexif(image).get(EXIF_ORIENTATION) or 1)
+    except Exception:  # whatever a broken block leads Pillow to
+        return 1
 
 
-def _reason(error: BaseException) -> str:
-    return "cut short" if "truncated" in str(error) else f"not a readable picture: {type(error).__name__}"
+def _notes(image: Image.Image) -> list[str]:
+    return [note for note in (_exif_fault(image), profile_fault(image)) if note]
+
+
+def _exif_fault(image: Image.Image) -> str | None:
+    """Pillow reads of a broken block what it can, and names no file."""
+    if not (block := bytes(image.info.get("exif") or b"").removeprefix(b"Exif\0\0")):
+        return None
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(block[:4])
+    with suppress(struct.error):
+        if order:
+            (at,) = struct.unpack_from(f"{order}I", block, 4)
+            (count,) = struct.unpack_from(f"{order}H", block, at)
+            if at + 2 + 12 * count <= len(block):
+                return None
+    return BROKEN_EXIF
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    if not image.has_transparency_data:
+        return image if image.mode == "RGB" and "icc_profile" not in image.info else to_srgb(image)
+    whole = _rgba(image)
+    shown = to_srgb(whole.convert("L" if image.mode in GREY else "RGB"))
+    shown.putalpha(whole.getchannel("A"))
+    return Image.alpha_composite(Image.new("RGBA", whole.size, "white"), shown).convert("RGB")
+
+
+def _mask(image: Image.Image) -> Image.Image:
+    if not image.has_transparency_data:
+        return image.convert("RGB").convert("L")
+    shown = ImageChops.multiply(_rgba(image).convert("RGB").convert("L"), _opacity(image))
+    return shown if shown.getbbox() else _opacity(image)
+
+
+def _opacity(image: Image.Image) -> Image.Image:
+    return _rgba(image).getchannel("A") if image.has_transparency_data else Image.new("L", image.size, 255)
+
+
+def _rgba(image: Image.Image) -> Image.Image:
+    return (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+
+
+def _fault(error: Exception, path: Path) -> Exception:
+    """BadPicture with the reason, for whatever a decoder raised; an error of the system stays what it is."""
+    text = str(error)
+    match error:
+        case BadPicture() | BadPixels():
+            return BadPicture(text)
+        case UnidentifiedImageError():
+            return BadPicture(_other_form(path))
+        case OSError() if error.errno:
+            return error
+        case MemoryError():
+            return BadPicture("there is not enough memory to decode it")
+        case ValueError() if "MAX_TEXT_CHUNK" in text:
+            return BadPicture(f"more than {readable_size(MAX_TEXT_CHUNK)} of packed text inside; save it without that")
+        case ValueError() if "text chunks" in text:
+            return BadPicture(f"more than {readable_size(MAX_TEXT_MEMORY)} of text inside; save it without that")
+    if "truncated" in text or "Truncated" in text:
+        return BadPicture("cut short")
+    return BadPicture(f"its content is broken ({text:.100})" if " " in text else "its content is broken")
+
+
+def _other_form(path: Path) -> str:
+    with path.open("rb") as file:
+        first = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    if first[4:12] in HEIC:
+        return "HEIC, which is not read; save it as PNG or JPEG"
+    return next(
+        (what for begin, what in OTHER_FORMS.items() if first.startswith(begin)), "not a picture in any form that is read"
+    )

@@ -26,7 +26,7 @@ def read_text(path: Path | str) -> str:
     except OSError as error:
         raise BadText(f"cannot be read: {error.strerror or error}") from None
     if len(data) > TEXT_BYTES:
-        raise BadText(f"{megabytes(Path(path).stat().st_size)} of text inside, at most {megabytes(TEXT_BYTES)}")
+        raise BadText(f"{readable_size(Path(path).stat().st_size)} of text inside, at most {readable_size(TEXT_BYTES)}")
     return decode_text(data)
 
 
@@ -45,7 +45,7 @@ def text_lines(path: Path) -> Iterator[tuple[int, str | BadText]]:
             for number in count(1):
                 line = lines.readline(TEXT_BYTES)
                 if len(line) == TEXT_BYTES:
-                    yield number, BadText(f"longer than {megabytes(TEXT_BYTES)}; from here on nothing is read")
+                    yield number, BadText(f"longer than {readable_size(TEXT_BYTES)}; from here on nothing is read")
                     return
                 if not line:
                     return
@@ -69,9 +69,12 @@ def parse_json(text: str) -> Any:
         raise BadText("JSON with a number of too many digits") from None
 
 
-def megabytes(size: int) -> str:
-    """`2 MB`, `1.5 MB` or `700 kB`."""
-    return f"{size / 2**20:.3g} MB" if size >= 2**20 else f"{size / 2**10:.3g} kB"
+def readable_size(size: int) -> str:
+    """`3 GB`, `1.5 MB` or `700 kB`."""
+    unit, name = next(
+        (unit, name) for unit, name in ((2**30, "GB"), (2**20, "MB"), (2**10, "kB")) if size >= unit or name == "kB"
+    )
+    return f"{size / unit:.3g} {name}"
 
 
 def _encoding(data: bytes) -> str:

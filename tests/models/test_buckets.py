@@ -18,6 +18,9 @@ GOLDEN = [
     ((512, 512, 512, 16), (512, 512)),
     ((32, 32, 512, 16), (32, 32)),
     ((10000, 10, 512, 16), (10000, 16)),
+    ((1, 4096, 32, 16), (16, 64)),
+    ((4096, 1, 32, 16), (64, 16)),
+    ((1, 4096, 8, 16), (16, 16)),
 ]
 SHAPES = [(64, 64)] * 4 + [(64, 32)] * 2 + [(32, 64)]
 
@@ -34,10 +37,21 @@ def test_a_bucket_divides_fits_the_area_and_keeps_the_shape() -> None:
         resolution = draw.choice([256, 512, 768, 1024])
         w, h = bucket_size(width, height, resolution, multiple)
         assert w % multiple == h % multiple == 0
-        assert w * h <= resolution**2 or min(w, h) == multiple
+        assert w * h <= resolution**2
         scale = min(1.0, resolution / (width * height) ** 0.5)
         assert abs(w - width * scale) < multiple or w == multiple
         assert abs(h - height * scale) < multiple or h == multiple
+
+
+def test_no_bucket_has_more_pixels_than_its_resolution_allows() -> None:
+    draw = random.Random(4)
+    for _ in range(2000):
+        width, height, multiple = draw.randint(1, 40), draw.randint(1, 20000), draw.choice([8, 16, 32])
+        resolution = draw.choice([32, 64, 512])
+        w, h = bucket_size(width, height, resolution, multiple)
+        assert w * h <= resolution**2
+        assert w % multiple == h % multiple == 0
+        assert min(w, h) > 0
 
 
 def test_a_turned_picture_gets_the_turned_bucket() -> None:

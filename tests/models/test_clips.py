@@ -1,9 +1,12 @@
 """What is in a clip or a sound, and which frames are taken, on files made by PyAV."""
 
+from fractions import Fraction
+
+import av
 import numpy as np
 import pytest
 
-from models.data.clips import BadClip, choose_frames, frame_times, probe_clip, probe_sound, wanted_frames
+from models.data.clips import BadClip, choose_frames, frame_times, probe_clip, probe_sound, shown_size, wanted_frames
 from models.spec import DatasetSpec
 from tests.media_files import shades, write_clip, write_sound
 
@@ -24,6 +27,39 @@ def test_a_clip_of_any_container_is_known(tmp_path, extension, decode) -> None:
 
 def test_sound_beside_the_frames_is_seen(tmp_path) -> None:
     assert probe_clip(write_clip(tmp_path / "a.mp4", shades(5), tone=(48000, 0.5)), decode=True).has_sound
+
+
+@pytest.mark.parametrize(
+    ("pixel_shape", "rotation", "shown"),
+    [
+        (None, 0, (64, 48)),
+        (Fraction(4, 3), 0, (85, 48)),
+        (Fraction(3, 4), 0, (64, 64)),
+        (Fraction(4, 3), 90, (48, 85)),
+        (Fraction(2), 180, (128, 48)),
+    ],
+)
+def test_a_clip_whose_pixels_are_not_square_has_the_size_that_players_show(tmp_path, pixel_shape, rotation, shown) -> None:
+    assert shown_size(64, 48, pixel_shape, rotation) == shown
+    if rotation == 0:
+        facts = probe_clip(write_clip(tmp_path / "a.mp4", shades(3, (64, 48)), pixel_shape=pixel_shape), decode=True)
+        assert (facts.width, facts.height) == shown
+
+
+def test_pixels_beyond_reason_are_named() -> None:
+    with pytest.raises(BadClip, match="its pixels are 100:1 wide and high, at most 8:1 is read"):
+        shown_size(64, 48, Fraction(100))
+
+
+@pytest.mark.parametrize("probe", [probe_clip, probe_sound])
+@pytest.mark.parametrize("error", [RuntimeError("odd"), ValueError(""), IndexError(3), MemoryError()])
+def test_whatever_a_decoder_raises_is_a_fault_of_the_file(tmp_path, monkeypatch, probe, error) -> None:
+    def failing(*_, **__) -> None:
+        raise error
+
+    monkeypatch.setattr(av, "open", failing)
+    with pytest.raises(BadClip, match=r"not a readable (clip|sound): (odd|3|its content is broken)"):
+        probe(tmp_path / "a.mp4", decode=True)
 
 
 def test_what_is_no_clip_says_so(tmp_path) -> None:

@@ -94,7 +94,7 @@ def test_an_unreadable_control_picture_or_mask_is_named(tmp_path, put) -> None:
     put("data/a.png", "data/b.png", "one/b.png")
     (tmp_path / "one" / "a.png").write_bytes(b"text")
     _, [error], _ = look(tmp_path, control_path="one")
-    assert error.startswith("folder_path: unreadable pictures: its picture in control_path (a.png) (not a readable picture")
+    assert error.startswith("folder_path: unreadable pictures: its picture in control_path (a.png) (not a picture")
     found, [error], _ = look(tmp_path, masks="one")
     assert "its mask (a.png)" in error
     assert [item.name for item in found.items] == ["b.png"]

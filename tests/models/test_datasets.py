@@ -91,9 +91,9 @@ def test_unreadable_pictures_refuse_the_job_by_name(folder, put) -> None:
     assert found.refused == [
         ("empty.png", "empty file"),
         ("half.jpg", "cut short"),
-        ("text.png", "not a readable picture: UnidentifiedImageError"),
+        ("text.png", "not a picture in any form that is read"),
     ]
-    text = "text.png (not a readable picture: UnidentifiedImageError)"
+    text = "text.png (not a picture in any form that is read)"
     assert errors == [f"unreadable pictures: empty.png (empty file), half.jpg (cut short), {text}"]
 
 

@@ -4,6 +4,7 @@ import errno
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import av
 import pytest
@@ -98,26 +99,26 @@ def test_a_clip_or_sound_that_could_not_be_got_at_may_be_later(tmp_path, monkeyp
     kind = look.kind_of(name)
     assert look.look_at(tmp_path / name, kind, decode=True)["problem"].startswith("not a readable ")
     monkeypatch.setattr(av, "open", failing)
-    assert look.look_at(tmp_path / name, kind, decode=True) == {"problem": "cannot be read: OSError"}
+    assert look.look_at(tmp_path / name, kind, decode=True) == {"problem": "cannot be read: input/output error"}
 
 
 def test_what_kept_a_file_from_being_read_is_not_remembered(folder, aged, monkeypatch) -> None:
     (folder / "0.png").write_bytes(b"no picture")
-    real = Path.read_bytes
+    real = Path.open
 
-    def failing(path: Path) -> bytes:
+    def failing(path: Path, *args: Any, **options: Any) -> Any:
         if path.name == "2.png":
             raise OSError(errno.EIO, "input/output error")
-        return real(path)
+        return real(path, *args, **options)
 
     with monkeypatch.context() as broken:
-        broken.setattr(Path, "read_bytes", failing)
+        broken.setattr(Path, "open", failing)
         assert sorted(start(folder)) == ["1.png", "3.png"]
     assert sorted(start(folder)) == ["1.png", "2.png", "3.png"]
     index = FileIndex(folder.parent / "cache" / "index.sqlite")
     assert "problem" in index.known(folder)[str(folder / "0.png")][1]  # what the content says is
     index.remember(
-        [(str(folder / "1.png"), stamp_of(folder / "1.png"), {"problem": "cannot be read: OSError"})]
+        [(str(folder / "1.png"), stamp_of(folder / "1.png"), {"problem": "cannot be read: input/output error"})]
     )  # by an older one
     index.close()
     assert "1.png" in start(folder)

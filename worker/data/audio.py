@@ -26,7 +26,7 @@ def sound(item: Item, dataset: DatasetSpec) -> dict[str, Any]:
             waveform, rate, begin = read_waveform(item.path)
             offset = round((begin - _first_frame(item.path)) * rate)
             length = round(item.num_frames / dataset.fps * rate)
-    except av.FFmpegError as error:
+    except Exception as error:  # PyAV raises more than FFmpeg's errors
         raise UserError(f"{item.path} cannot be decoded any more: {error}", code="data_changed") from None
     placed = waveform.new_zeros(waveform.shape[0], length)
     there = waveform[:, max(0, -offset) :][:, : max(0, length - max(0, offset))]

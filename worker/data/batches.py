@@ -1,6 +1,5 @@
 """Batches ready for a step. Which items micro-batch number n holds follows from the job and its data alone, so a resume needs only n."""
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +19,7 @@ from models.data.datasets import Survey, as_model_takes, every_dataset, is_movin
 from models.data.entries import Entry, dataset_hash, parted
 from models.data.epochs import Order
 from models.data.fileindex import FileIndex
+from models.data.limits import decoding_threads
 from models.errors import UserError
 from models.prompt_embeds import concat_prompt_embeds
 from models.spec import DatasetSpec, TrainSpec
@@ -124,7 +124,7 @@ class Batches:
             for caption, entry in texts:
                 progress.next()
                 self._texts.keep(caption, entry, self._texts.encode(caption, entry, self._load.text_controls(entry)))
-            with ThreadPoolExecutor(max_workers=_workers()) as pool:
+            with ThreadPoolExecutor(max_workers=decoding_threads()) as pool:
                 for entry, (pixels, sound) in zip(items, _ahead(pool, self._load.media, items), strict=True):
                     progress.next()
                     self._latents.keep(entry, self._latents.encode(entry, pixels, sound))
@@ -175,7 +175,7 @@ class Batches:
                 yield from ((caption, entry) for caption in [*every_caption(*about), *blank])
 
     def _stream(self, plans: Iterator[_Plan]) -> Iterator[TrainBatch]:
-        workers = _workers()
+        workers = decoding_threads()
         with ThreadPoolExecutor(max_workers=workers) as pool:
             coming: deque[tuple[_Plan, list[Future[Loaded]]]] = deque()
             try:
@@ -321,17 +321,13 @@ def _file_item(entry: Entry) -> FileItem:
     )
 
 
-def _workers() -> int:
-    return min(8, max(2, os.cpu_count() or 1))
-
-
 def _ahead(pool: ThreadPoolExecutor, function: Any, wanted: Sequence[Any]) -> Iterator[Any]:
     """The function's results in order, a few computed ahead of who takes them."""
     coming: deque[Future[Any]] = deque()
     try:
         for each in wanted:
             coming.append(pool.submit(function, each))
-            if len(coming) > _workers():
+            if len(coming) > decoding_threads():
                 yield coming.popleft().result()
         while coming:
             yield coming.popleft().result()

@@ -1,16 +1,17 @@
 """From files to tensors: pictures, masks and control pictures, cut as an entry's view says."""
 
-import hashlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 
+from models.data import pictures
 from models.data.entries import View, covering
 from models.data.fileindex import stamp_of
 from models.data.look import Media, sha256_of
-from models.data.pictures import FAULTS, open_alpha, open_picture
 from models.errors import UserError
 
 RESAMPLING = "bicubic 1"  # part of every cached latent's key: another value whenever the numbers change
@@ -23,9 +24,9 @@ TURN = {
 
 def pixels(path: Path, width: int, height: int) -> torch.Tensor:
     """(3, H, W) in [-1, 1]: upright, scaled to cover width x height (bicubic), centre-cropped."""
-    image = open_picture(path)
-    scaled = covering(image.width, image.height, width, height)
-    return signed_pixels(cut_image(image, centred(scaled, width, height)))
+    with pictures.picture(path) as image:
+        scaled = covering(image.width, image.height, width, height)
+        return signed_pixels(cut_image(image, centred(scaled, width, height)))
 
 
 def centred(scaled: tuple[int, int], width: int, height: int) -> View:
@@ -34,26 +35,26 @@ def centred(scaled: tuple[int, int], width: int, height: int) -> View:
 
 def picture(media: Media, view: View) -> torch.Tensor:
     """(3, H, W) in [-1, 1] of a picture. Raises UserError if the file is not any more what it was."""
-    image = open_picture(unchanged_bytes(media), (view.scaled_width, view.scaled_height))
-    return signed_pixels(cut_image(image, view))
+    with _unchanged(media, pictures.picture(media.path, (view.scaled_width, view.scaled_height))) as image:
+        return signed_pixels(cut_image(image, view))
 
 
 def control(media: Media, view: View, like: Media) -> torch.Tensor:
     """(3, H, W) in [0, 1]: scaled and cut like the picture `like` that it belongs to."""
-    image = open_picture(unchanged_bytes(media))
-    return unit_pixels(cut_image(_as_large(image, view, like), view))
+    with _unchanged(media, pictures.picture(media.path)) as image:
+        return unit_pixels(cut_image(_as_large(image, view, like), view))
 
 
 def raw_control(media: Media, view: View) -> torch.Tensor:
     """(3, H', W') in [0, 1]: at its own size, flipped like the picture that it belongs to."""
-    return unit_pixels(_turned(open_picture(unchanged_bytes(media)), view))
+    with _unchanged(media, pictures.picture(media.path)) as image:
+        return unit_pixels(_turned(image, view))
 
 
 def mask(media: Media, view: View, like: Media, *, alpha: bool, invert: bool, floor: float) -> torch.Tensor:
     """(1, H, W) in [floor, 1] of a mask's brightness, or with `alpha` of how opaque the picture is; cut like the picture."""
-    data = unchanged_bytes(media)
-    grey = open_alpha(data) if alpha else open_picture(data).convert("L")
-    levels = torch.from_numpy(np.array(cut_image(_as_large(grey, view, like), view))).float()[None] / 255
+    with _unchanged(media, pictures.mask(media.path, alpha=alpha)) as grey:
+        levels = torch.from_numpy(np.array(cut_image(_as_large(grey, view, like), view))).float()[None] / 255
     return floor + (1 - floor) * (1 - levels if invert else levels)
 
 
@@ -87,24 +88,26 @@ def pixels_of(levels: torch.Tensor) -> torch.Tensor:
     return levels.float().div_(127.5).sub_(1)
 
 
-def unchanged_bytes(media: Media) -> bytes:
-    """What the file holds. Raises UserError if that is not what was looked at before: caches hang on it."""
-    try:
-        data = media.path.read_bytes()
-        if stamp_of(media.path) == media.stamp or hashlib.sha256(data).hexdigest() == media.digest:
-            return data
-    except FAULTS as error:
-        raise UserError(f"{media.path} cannot be read any more: {type(error).__name__}", code="data_changed") from None
-    raise _changed(media)
+@contextmanager
+def _unchanged(media: Media, opening: AbstractContextManager[Image.Image]) -> Iterator[Image.Image]:
+    """The opened picture. Raises UserError if the file is not what was looked at before: caches depend on that."""
+    with ExitStack() as stack:
+        try:
+            image = stack.enter_context(opening)
+        except UserError:
+            check_unchanged(media)
+            raise
+        check_unchanged(media)
+        yield image
 
 
 def check_unchanged(media: Media) -> None:
-    """The same check for a long file. Raises UserError."""
+    """Raises UserError if the file is not what was looked at before."""
     try:
         if stamp_of(media.path) == media.stamp or sha256_of(media.path) == media.digest:
             return
     except OSError as error:
-        raise UserError(f"{media.path} cannot be read any more: {type(error).__name__}", code="data_changed") from None
+        raise UserError(f"{media.path} cannot be read any more: {error.strerror or error}", code="data_changed") from None
     raise _changed(media)
 
 

@@ -14,6 +14,7 @@ from models.base import BaseModel, Embeds
 from models.data.datasets import is_moving
 from models.data.entries import Entry, cut
 from models.data.fileindex import FileIndex
+from models.data.pictures import READING
 from models.errors import UserError
 from models.spec import DatasetSpec, TrainSpec
 from models.toolkit.embeds import PromptEmbeds as ForeignEmbeds
@@ -100,7 +101,7 @@ class Latents:
     def _facts(self, entry: Entry) -> dict[str, Any]:
         """What is encoded: the file's content, and all that is done to it first."""
         dataset, media = self.datasets[entry.dataset], entry.item.media
-        facts: dict[str, Any] = {"file": media.digest, "view": cut(entry.view), "resampling": RESAMPLING}
+        facts: dict[str, Any] = {"file": media.digest, "view": cut(entry.view), "resampling": RESAMPLING, "reading": READING}
         if media.kind == "clip":
             facts |= {"frames": entry.item.num_frames, "fps": dataset.fps, "auto": dataset.auto_frame_count}
             facts |= {"spread": dataset.shrink_video_to_frames}
@@ -169,5 +170,6 @@ class Texts:
         return {
             "caption": caption,
             "controls": [each.digest for each in entry.item.controls],
+            "reading": READING,
             "flips": [view.flip_x, view.flip_y],
         }

@@ -23,7 +23,7 @@ def clip(item: Item, view: View, dataset: DatasetSpec) -> torch.Tensor:
     try:
         wanted = choose_frames(dataset, frame_times(item.path), item.num_frames)
         frames = [signed_pixels(cut_image(frame, view)) for frame in read_frames(item.path, wanted)]
-    except av.FFmpegError as error:
+    except Exception as error:  # PyAV raises more than FFmpeg's errors
         raise UserError(f"{item.path} cannot be decoded any more: {error}", code="data_changed") from None
     return torch.stack(frames)
 

@@ -1,6 +1,7 @@
 """Pictures, masks, control pictures, frames and waveforms as tensors, against Pillow, numpy and PyAV."""
 
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import av
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageDraw, ImageOps
 
 from models.catalog import parse_job
 from models.data.datasets import Folders, Item, survey
@@ -175,6 +176,19 @@ def test_frames_are_cut_like_pictures(tmp_path) -> None:
     read = video.clip(clip_item(tmp_path / "a.mkv", spec), view, spec)
     for frame, made in zip(frames, read, strict=True):
         assert np.array_equal(levels((made + 1) / 2), cut_by_pillow(frame, view)[:, ::-1])
+
+
+def test_a_clip_whose_pixels_are_not_square_is_not_squeezed(tmp_path) -> None:
+    """A circle as it is shown stays one: its frames are stored twice as high as they are shown wide."""
+    shown = Image.new("RGB", (64, 64), "black")
+    ImageDraw.Draw(shown).ellipse((8, 8, 55, 55), fill="white")
+    write_clip(tmp_path / "a.mp4", [shown.resize((32, 64))] * 3, pixel_shape=Fraction(2))
+    spec = DatasetSpec(folder_path="x", default_caption="", num_frames=3, resolution=[64])
+    item = clip_item(tmp_path / "a.mp4", spec)
+    assert (item.width, item.height) == (64, 64)
+    read = video.clip(item, View(64, 64, 64, 64), spec)
+    error = np.abs(levels((read[1] + 1) / 2).astype(int) - np.asarray(shown))
+    assert error.mean() < 8  # H.264 and half of the columns; squeezed it is above 40
 
 
 @pytest.mark.parametrize("extension", [".wav", ".flac"])

@@ -62,7 +62,7 @@ def test_a_run_that_goes_on_leaves_the_prompt_out_and_the_others_as_they_were(
     assert [message for level, message in rest.said if level == "WARNING"] == [
         "the previews of prompt 0 are left out, since its control image 001.png is missing",
         "the previews of prompt 2 are left out, since its control image 003.png cannot be used: "
-        "not a readable picture: UnidentifiedImageError",
+        "not a picture in any form that is read",
     ]
     assert rest.heard("preview") == [(2, 1)]
     name = "samples/000000002_001.png"  # its number, and with it its seed, is what it was
@@ -88,5 +88,5 @@ def test_a_plan_opens_them(client, job, home) -> None:
     assert {each["pointer"]: each["message"].partition("datasets/")[2] for each in found} == {
         "/sample/samples/0/ctrl_img": "001.png is missing",
         "/sample/samples/2/ctrl_img": "002.png cannot be used: cut short",
-        "/sample/samples/2/ctrl_img_1": "003.png cannot be used: not a readable picture: UnidentifiedImageError",
+        "/sample/samples/2/ctrl_img_1": "003.png cannot be used: not a picture in any form that is read",
     }

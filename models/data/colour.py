@@ -1,0 +1,73 @@
+"""Colour profiles: what a picture's numbers mean, brought to sRGB. Torch-free.
+
+Every picture is trained as sRGB. A profile of another space is applied as colour management does it: relative colorimetric, with black
+point compensation. A profile that moves no value by more than ONE_LEVEL is sRGB itself, and such pictures keep their bytes.
+"""
+
+import io
+from functools import lru_cache
+
+from PIL import Image, ImageChops, ImageCms
+
+ONE_LEVEL = 1  # of 255: what rounding does
+GRID = range(0, 256, 32)
+MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}  # a profile's colour space, and Pillow's mode of its numbers
+FITTING = {
+    "RGB": {"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "YCbCr"},
+    "GRAY": {"1", "L", "LA", "La"},
+    "CMYK": {"CMYK"},
+}
+BROKEN = "a broken colour profile, which counts as none"
+OTHER = "a colour profile of another kind of picture, which counts as none"
+
+
+def profile_fault(image: Image.Image) -> str | None:
+    """Why the picture's profile is not applied; None if it is, or if there is none."""
+    profile = image.info.get("icc_profile")
+    if not profile:
+        return BROKEN if "icc_profile" in image.info else None  # Pillow leaves nothing of one that it cannot put together
+    found = _transform(profile)
+    if isinstance(found, str):
+        return found
+    return None if image.mode.startswith(("I;16", "F")) or image.mode in FITTING[found[0]] else OTHER
+
+
+def to_srgb(image: Image.Image) -> Image.Image:
+    """The picture (of 8 bits, without transparency) as RGB in sRGB; a profile with a fault counts as none."""
+    profile = image.info.get("icc_profile")
+    found = _transform(profile) if profile else BROKEN
+    if isinstance(found, str) or image.mode not in FITTING[found[0]]:
+        return image.convert("RGB")
+    space, transform = found
+    numbers = image.convert(MODES[space])
+    return transform.apply(numbers) if transform else numbers.convert("RGB")
+
+
+@lru_cache(maxsize=32)
+def _transform(profile: bytes) -> tuple[str, ImageCms.ImageCmsTransform | None] | str:
+    """(the profile's colour space, what brings its numbers to sRGB), None in the latter's place where it is sRGB; or what is wrong."""
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        space = source.profile.xcolor_space.strip()
+        if space not in MODES:
+            return OTHER
+        transform = ImageCms.buildTransform(
+            source,
+            ImageCms.createProfile("sRGB"),
+            MODES[space],
+            "RGB",
+            ImageCms.Intent.RELATIVE_COLORIMETRIC,
+            ImageCms.Flags.BLACKPOINTCOMPENSATION,
+        )
+        return space, None if _changes_nothing(transform, MODES[space]) else transform
+    except Exception:  # the colour engine raises what it likes
+        return BROKEN
+
+
+def _changes_nothing(transform: ImageCms.ImageCmsTransform, mode: str) -> bool:
+    if mode == "CMYK":
+        return False
+    colours = bytes(range(256)) if mode == "L" else bytes(v for r in GRID for g in GRID for b in GRID for v in (r, g, b))
+    shown = Image.frombytes(mode, (len(colours) // len(mode), 1), colours)
+    moved = ImageChops.difference(shown.convert("RGB"), transform.apply(shown))
+    return max(high for _, high in moved.getextrema()) <= ONE_LEVEL  # type: ignore[misc]
