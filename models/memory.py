@@ -23,6 +23,7 @@ from models.spec import CONTROL_FOLDERS, TrainSpec
 
 log = logging.getLogger(__name__)
 
+DEVICE_ERRORS = ("CUDA error:", "HIP error:")
 OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 CONDITIONED = {"i2v", "audio"}
 
@@ -179,6 +180,18 @@ def give_back() -> None:
     gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def is_device_lost(error: BaseException | None) -> bool:
+    """Whether this error, or one that led to it, is of a device whose every later operation in this process may fail: an illegal access, a
+    failed assertion in a kernel. Memory that runs out is none."""
+    while error is not None:
+        by_class = isinstance(error, getattr(torch, "AcceleratorError", ()))  # torch 2.8 and later
+        by_text = isinstance(error, RuntimeError) and any(words in str(error) for words in DEVICE_ERRORS)
+        if (by_class or by_text) and not is_out_of_memory(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def is_out_of_memory(error: BaseException) -> bool:

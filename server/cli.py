@@ -44,7 +44,9 @@ def serve() -> None:
 
 
 @app.command()
-def worker(device: Annotated[str | None, typer.Option(help="cpu, cuda:0, ...; default: the first there is.")] = None) -> None:
+def worker(
+    device: Annotated[str | None, typer.Option(help="cpu, cuda:N, or a card's UUID; default: the first there is.")] = None,
+) -> None:
     """One worker process for one device."""
     become("worker.app", *(["--device", device] if device else []))
 

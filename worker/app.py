@@ -31,6 +31,7 @@ from server.store.settings import settings
 from server.store.tables import Worker
 from worker import extensions, gpus, tasks
 from worker.planning import planner
+from worker.probe import probe
 
 EVERY_SECONDS = 1.0
 KILLED = "the usual cause is that the machine ran out of memory"  # then the system sends this signal; so may people
@@ -47,13 +48,15 @@ class Supervisor(threading.Thread):
         super().__init__(name="supervisor", daemon=True)
         self.worker = worker
         self.watch = extensions.Watch()
-        self.planner = planner.Planner(worker.id, worker.device)
+        self.gauge = gpus.Gauge(tasks.child.device, worker.memory_total)
+        self.planner = planner.Planner(worker.id, tasks.child.device, lambda: self.gauge.total)
         self.stopping = threading.Event()
         self._ended = threading.Event()
         self.guard = threading.Lock()
         os.register_at_fork(before=self.guard.acquire, after_in_parent=self.guard.release, after_in_child=self.guard.release)
 
     def run(self) -> None:
+        self.gauge.start()
         while not self._ended.wait(EVERY_SECONDS):
             try:
                 with self.guard:
@@ -64,6 +67,7 @@ class Supervisor(threading.Thread):
     def end(self) -> None:
         self._ended.set()
         self.join()
+        self.gauge.end()
         self.watch.end()
         self.planner.end()
 
@@ -78,11 +82,10 @@ class Supervisor(threading.Thread):
         return bool(held)
 
     def _tick(self) -> None:
-        used, total = gpus.memory(self.worker.device)
         self.watch.tick()
         self.planner.tick()
-        self.worker.archs = extensions.archs()
-        told = {"memory_used": used, "memory_total": total, "archs": self.worker.archs}
+        self.worker.archs = _able(self.worker)
+        told = {"memory_used": self.gauge.used, "memory_total": self.gauge.total, "archs": self.worker.archs}
         workers.beat(self.worker.id, **told, stopped=self.stopping.is_set())
         if self.stopping.is_set():
             jobs.wish_requeue(self.worker.id)
@@ -96,32 +99,36 @@ class Supervisor(threading.Thread):
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="safelight worker")
-    parser.add_argument("--device", default=gpus.devices()[0], help="cpu, cuda:0, ...")
-    device = parser.parse_args(arguments).device
+    parser.add_argument("--device", default=None, help="cpu, mps, cuda:N or a card's UUID; default: the first there is")
+    wanted = parser.parse_args(arguments).device
     # Until Celery has handlers of its own: a container's first process ignores signals that it does not handle.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    if not re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device):
-        parser.error(f"device '{device}' is unknown; give cpu, mps or cuda:N")
+    try:
+        device = gpus.choose(wanted)
+    except ValueError as error:
+        parser.error(str(error))
     logging.basicConfig(level=settings().log_level, format="%(asctime)s worker %(levelname)s %(message)s")
     _quieten_celery()
     worker = Worker(
-        id=f"{re.sub(r'[^A-Za-z0-9_-]', '-', socket.gethostname())}-{device.replace(':', '')}",
-        host=socket.gethostname(), device=device, pid=os.getpid(), archs=[], versions=_versions(),
+        id=re.sub(r"[^A-Za-z0-9_-]", "-", f"{socket.gethostname()}-{device.label.replace(':', '')}"),
+        host=socket.gethostname(), device=device.label, pid=os.getpid(), archs=[], versions=_versions(),
     )  # fmt: skip
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(_one_per_device(worker.id))
         except BlockingIOError:
-            print(f"a worker for {device} already runs with {settings().home}", file=sys.stderr)  # noqa: T201
+            print(f"a worker for {device.label} already runs with {settings().home}", file=sys.stderr)  # noqa: T201
             return 1
         if share := broker.hold():
             stack.callback(share.close)
         migrate()
-        worker.archs = extensions.archs()
+        found = probe(device.torch)
+        worker.problem, worker.memory_total = found.problem, found.total
+        worker.archs = _able(worker)
         workers.register(worker)
+        tasks.child.worker, tasks.child.device, tasks.child.can_work = worker.id, device.torch, worker.problem is None
         supervisor = Supervisor(worker)
         supervisor.child_died(f"worker {worker.id} was stopped without notice")  # what an earlier life of this worker left
-        tasks.child.worker, tasks.child.device = worker.id, device
         _connect(supervisor)
         supervisor.start()
         end_with_parent()
@@ -129,6 +136,11 @@ def main(arguments: list[str] | None = None) -> int:
         supervisor.end()
         workers.beat(worker.id, stopped=True)
     return 0
+
+
+def _able(worker: Worker) -> list[str]:
+    """The architectures that it can run: none on a device that torch cannot use, so that it gets and takes no job."""
+    return [] if worker.problem else extensions.archs()
 
 
 def _celery_worker(worker: Worker) -> Any:
@@ -171,7 +183,11 @@ def _connect(supervisor: Supervisor) -> None:
                 log.warning(how)
 
     def ready(**_: Any) -> None:
-        log.info("%s is ready; data folder: %s", supervisor.worker.id, settings().home)
+        worker = supervisor.worker
+        if worker.problem:
+            log.warning("%s takes no jobs: %s cannot be used: %s", worker.id, worker.device, worker.problem)
+        else:
+            log.info("%s is ready; data folder: %s", worker.id, settings().home)
 
     def stop(**_: Any) -> None:
         supervisor.stopping.set()

@@ -15,6 +15,7 @@ from models.data.datasets import Survey
 from models.errors import UserError
 from models.spec import JobSpec, SampleSpec, TrainSpec
 from models.weights import replacing
+from worker import gpus
 from worker.data.survey import survey
 from worker.load import Places, Slot
 from worker.planning import before_run
@@ -69,6 +70,7 @@ def main(job_file: str, folder: str = "run") -> int:
 
     logging.basicConfig(level="INFO", format="%(message)s")
     torch.set_num_threads(settings().cpu_threads)
+    gpus.set_allocator()
     try:
         raw = json.loads(Path(job_file).read_text())
         toolkit.install()

@@ -25,7 +25,7 @@ from server.store.events import LeaseLost
 from server.store.files import stderr_file
 from server.store.settings import settings
 from server.store.tables import Event, Job, Status
-from worker import extensions, stderr
+from worker import extensions, gpus, stderr
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Child:
     no more jobs."""
 
     def __init__(self) -> None:
-        self.worker, self.device = "", "cpu"  # the parent sets both before it forks
+        self.worker, self.device, self.can_work = "", "cpu", True  # the parent sets these before it forks
         self.slot: Any = None
         self.ending = False
         self._idle: threading.Timer | None = None
@@ -64,7 +64,7 @@ child = Child()
 @broker.celery().task(name=broker.BELL)  # type: ignore[untyped-decorator]
 def run_next() -> None:
     """Answer the bell: run one job, then ring again for the next. Without a job that fits there is nothing to do."""
-    if child.ending:
+    if child.ending or not child.can_work:
         return
     child.begins_work()
     try:
@@ -87,6 +87,7 @@ def make_ready() -> None:
     """Import what a job needs. Before the claim: that takes seconds, and the heart that keeps a lease beats only afterwards."""
     os.environ.setdefault("TQDM_DISABLE", "1")  # libraries draw progress bars into the log otherwise
     os.environ.setdefault("HF_HUB_OFFLINE", str(int(settings().offline)))
+    gpus.set_allocator()
     import torch
 
     from worker.load import Slot
@@ -97,7 +98,7 @@ def make_ready() -> None:
 
 def work(job: Job) -> None:
     """Run a claimed job and say how it ended. A lost lease says nothing: the job is another's. After a pause the child ends: a process
-    that is gone holds no memory."""
+    that is gone holds no memory. So does one whose device may be unusable now: the next job gets a fresh one."""
     from worker.report import Stop
 
     status, error = Status.SUCCEEDED, None
@@ -110,8 +111,12 @@ def work(job: Job) -> None:
         status, error = Status.FAILED, _error(refused.code, "; ".join(p.message for p in refused.problems), refused.hint)
     except UserError as refused:
         status, error = Status.FAILED, _error(refused.code, refused.message, refused.hint)
+        child.ending = child.ending or (refused.code == "out_of_memory" and child.device != "cpu")
     except Exception as bug:
+        from models.memory import is_device_lost
+
         status, error = Status.FAILED, _unexpected(bug, job)
+        child.ending = child.ending or child.device != "cpu" or is_device_lost(bug)
         log.exception("job %s failed", job.id)
     if status is not None:
         _say(job, status, error)

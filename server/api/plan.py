@@ -54,9 +54,11 @@ def make_plan(asked: Any, ask_workers: bool = False) -> Plan:
         if len(surveys) == len(named):
             problems += epochs.validation_problems(spec, surveys)
             summary = epochs.epoch_summary(spec, surveys, catalog.arch(spec.model.arch).bucket_divisibility)
-    able = [w for w, _ in workers.listing() if spec.model.arch in w.archs and not w.stopped]
+    running = [w for w, _ in workers.listing() if not w.stopped]
+    able = [w for w in running if spec.model.arch in w.archs]
     if not able:
-        warnings.append(Problem("", "no worker is connected that can run this; the job waits until one is"))
+        why = "".join(f"; {w.id} cannot use {w.device}: {w.problem}" for w in running if w.problem)
+        warnings.append(Problem("", f"no worker is connected that can run this; the job waits until one is{why}"))
     if not problems:
         found_out = forecast(spec, summary, able, ask_workers)
         summary["memory"] = found_out.memory

@@ -298,7 +298,7 @@ class FileList(Spec):
 
 
 class WorkerView(Spec):
-    """Memory in bytes; `state` is idle, busy, stopped or gone."""
+    """Memory in bytes; `state` is idle, busy, stopped or gone. One with a `problem`, the reason, takes no jobs."""
 
     id: str
     host: str
@@ -309,6 +309,7 @@ class WorkerView(Spec):
     job_id: str | None
     archs: list[str]
     versions: dict[str, str]
+    problem: str | None
     last_heartbeat: str
     started_at: str
 

@@ -28,11 +28,11 @@ def healthz() -> Health:
 
 @router.get("/readyz", response_model=Ready, responses={503: {"model": Ready}})
 def readyz(reaper: ReaperDep, response: Response) -> Ready:
-    """Database and broker answer; also how many workers live."""
+    """Database and broker answer; also how many workers live and can work."""
     try:
         with reading() as session:
             session.connection().execute(text("SELECT 1"))
-            able = sum(reaper.is_alive_worker(row) for row, _ in workers.listing())
+            able = sum(reaper.is_alive_worker(row) and not row.problem for row, _ in workers.listing())
         database = True
     except SQLAlchemyError:
         database, able = False, 0

@@ -119,7 +119,7 @@ class Idempotency(SQLModel, table=True):
 
 
 class Worker(SQLModel, table=True):
-    """One worker process. `beat` grows while it lives."""
+    """One worker process. `beat` grows while it lives. `problem` is why its device cannot be used, so that it takes no jobs."""
 
     id: str = Field(primary_key=True)
     host: str
@@ -133,6 +133,7 @@ class Worker(SQLModel, table=True):
     versions: dict[str, str] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     memory_used: int | None = None
     memory_total: int | None = None
+    problem: str | None = None
 
 
 class ExtensionArch(SQLModel, table=True):

@@ -104,3 +104,12 @@ def test_jobs_that_come_just_as_the_last_one_ends_all_run_in_order(up, short_job
         assert (job["status"], job["attempt"]) == ("succeeded", 1)
         started.append(job["started_at"])
     assert started == sorted(started)
+
+
+@pytest.mark.slow  # two processes that import torch; that the first one takes no further job is a quick test's
+def test_after_a_device_is_lost_the_next_job_runs_in_a_fresh_process(up, tiny_job, short_job) -> None:
+    broken = {"train.steps": 3, "train.disable_sampling": True, "train.optimizer": "tests.worker.broken_device:Breaks"}
+    first, second = up.submit(tiny_job(**broken)), up.submit(short_job)
+    failed = up.wait_for(first, "failed", "succeeded")
+    assert "AcceleratorError: CUDA error: an illegal memory access" in failed["error"]["message"]
+    assert up.wait_for(second, "failed", "succeeded")["status"] == "succeeded"

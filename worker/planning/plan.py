@@ -142,6 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("job")
     parser.add_argument("--answer", default=None, help="send it to the server as the answer to this question")
     parser.add_argument("--device", default="cpu", help="the kind of device whose memory is counted")
+    parser.add_argument("--total", type=int, default=None, help="that memory in bytes, if it need not be looked up")
     given = parser.parse_args(arguments)
     logging.basicConfig(level="WARNING", format="%(message)s")
     try:
@@ -153,7 +154,8 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             extensions.load_from_folders(name)
         spec = catalog.parse_job(raw)
-        answer: dict[str, Any] = {"plan": plan(spec, find_places(spec), given.device, gpus.memory(given.device)[1])}
+        total = given.total or gpus.memory(given.device)[1]
+        answer: dict[str, Any] = {"plan": plan(spec, find_places(spec), given.device, total)}
     except UserError as error:
         unsure = MAY_PASS | (set() if given.device == "cpu" else OF_THE_DEVICE)
         answer = {"error": error.message, "hint": error.hint, "refuses": error.code not in unsure}

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 from server.store import plans
 from server.store.settings import settings
@@ -17,10 +18,10 @@ log = logging.getLogger("worker")
 
 
 class Planner:
-    """Called once a second by the supervisor; waits for nothing."""
+    """Called once a second by the supervisor; waits for nothing. `total` gives the device's memory in bytes as far as it is known."""
 
-    def __init__(self, worker: str, device: str) -> None:
-        self.worker, self.device = worker, device
+    def __init__(self, worker: str, device: str, total: Callable[[], int | None] = lambda: None) -> None:
+        self.worker, self.device, self.total = worker, device, total
         self._process: subprocess.Popen[bytes] | None = None
         self._digest, self._began = "", 0.0
 
@@ -41,7 +42,9 @@ class Planner:
         # a preexec_fn would run fork hooks in this thread, which can wait for ever for a lock of the others'
         nice = ["nice", "-n", str(NICENESS)]
         command = [*nice, sys.executable, "-m", "worker.planning.plan", str(file), "--answer", digest, "--device", self.device]
-        # the child counts a GPU's memory and never touches one
+        if (total := self.total()) is not None:
+            command += ["--total", str(total)]
+        # the child works with a GPU's memory as a number and never touches one
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
         self._process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         self._digest, self._began = digest, time.monotonic()

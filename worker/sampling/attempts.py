@@ -113,10 +113,13 @@ def make(
 
 
 def attempt(act: Callable[[], T]) -> T | Fault:
-    """What `act` gives, or why it fails. Stop and its like are no failures and pass."""
+    """What `act` gives, or why it fails. Stop and its like are no failures and pass; so does the error of a device that this process cannot
+    use any more, since what follows would fail as well."""
     try:
         return act()
     except Exception as error:
+        if memory.is_device_lost(error):
+            raise
         log.warning("while making a picture", exc_info=True)
         lines = str(error).strip().splitlines()
         said = lines[0][:MOST_LETTERS] if lines else ""

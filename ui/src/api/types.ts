@@ -208,6 +208,7 @@ export interface Worker {
   job_id: string | null;
   archs: string[];
   versions: Record<string, string>;
+  problem: string | null;
   last_heartbeat: string;
   started_at: string;
 }

@@ -31,6 +31,7 @@ function WorkerRow({ worker }: { worker: Worker }) {
       <div>
         <p><strong>{worker.id}</strong> <span className="dim">{worker.device}</span></p>
         <p className="dim small">{versions}</p>
+        {worker.problem && <p className="small">Takes no jobs; its device cannot be used: {worker.problem}</p>}
       </div>
       <Memory worker={worker} />
       <div>
