@@ -1,11 +1,13 @@
-"""Parts of released models: where they lie, and text encoders without what we never call.
+"""Parts of released models: where they lie, and how they are loaded, without what we never call.
 
 A part is a folder with a config and weights. It may lie in a pipeline's folder (`text_encoder/`), be a folder of its own, or be in a
 repository on a hub (`org/name`), which is then fetched part by part into the hub's cache.
 """
 
+import contextlib
 import functools
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,16 +15,19 @@ import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from torch import nn
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel
 
+from models.base_weights import load_module, matches, open_weights
 from models.errors import UserError
 from models.weightfiles import check_part
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
-PIPELINE = "model_index.json"
+PIPELINE, CONFIG = "model_index.json", "config.json"
+DECODER_LAYER = re.compile(r"(?:model\.|language_model\.)*layers\.(\d+)\.")
 OTHER_FORMATS = ["*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.onnx", "*.msgpack", "*.h5"]
 
 
-def part_folder(path_or_id: str, subfolder: str, marker: str = "config.json") -> Path:
+def part_folder(path_or_id: str, subfolder: str, marker: str = CONFIG) -> Path:
     """The folder of one part, known by its file `marker`: `subfolder` inside `path_or_id`, or `path_or_id` itself if it is that part
     alone. Raises UserError naming what was looked for."""
     if Path(path_or_id).exists():
@@ -50,40 +55,54 @@ def pipeline_index(path_or_id: str) -> Path:
     return folder / PIPELINE
 
 
-def load_part(cls: Any, folder: Path, dtype: torch.dtype) -> Any:
-    """A diffusers model of class `cls` from its folder, cast to `dtype`, frozen, in eval mode. Raises UserError where the weights are
-    missing or do not fit the config."""
-    try:
-        model = cls.from_pretrained(folder, torch_dtype=dtype, local_files_only=True, low_cpu_mem_usage=True)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{folder}: cannot be loaded as {cls.__name__}: {error}", code="bad_weights") from error
+def load_part(cls: Any, folder: Path, dtype: torch.dtype, leaves_out: Sequence[str] = ()) -> Any:
+    """A diffusers model of class `cls` from its folder, cast to `dtype`, frozen, in eval mode. `leaves_out` are regular expressions for
+    keys of its files that it has no use for. Raises UserError where the weights are missing or do not fit the config."""
+    with _config_read(folder, cls):
+        config = cls.load_config(folder, local_files_only=True)
+    _refuse_quantized(config, folder)
+    of = config.get("_class_name", cls.__name__)
+    hint = "" if of == cls.__name__ else f"{folder / CONFIG} is of another model: {of}"
+    with open_weights(folder) as weights, _config_read(folder, cls):
+        model = load_module(lambda: cls.from_config(config), weights, dtype, leaves_out, hint)
     return model.eval().requires_grad_(False)
 
 
 def load_text_encoder(
-    path_or_id: str, subfolder: str, cls: Any, dtype: torch.dtype, drop: Sequence[str] = (), num_layers: int | None = None
+    path_or_id: str,
+    subfolder: str,
+    cls: Any,
+    dtype: torch.dtype,
+    drop: Sequence[str] = (),
+    num_layers: int | None = None,
+    may_lack: Sequence[str] = (),
 ) -> Any:
-    """A transformers model of class `cls`, frozen, in eval mode, cast to `dtype`.
+    """A transformers model of class `cls` (None: the one that its config is of), frozen, in eval mode, cast to `dtype`.
 
     The modules at the dotted paths `drop` (a vision tower: `model.visual`), become None, and only the first `num_layers` decoder
-    layers are kept, before any weight is read: what is left out costs neither memory nor reading. Raises UserError where the part is
-    missing or its weights do not fit, AttributeError for a path in `drop` that `cls` does not have.
+    layers are kept, before any weight is read: what is left out costs neither memory nor reading. `may_lack` are regular expressions for
+    weights that no one calls and that files may lack. Raises UserError where the part is missing or its weights do not fit,
+    AttributeError for a path in `drop` that `cls` does not have.
     """
     folder = part_folder(path_or_id, subfolder)
-    config = cls.config_class.from_pretrained(folder, local_files_only=True)
+    with _config_read(folder, cls or AutoModel):
+        config = (cls.config_class if cls else AutoConfig).from_pretrained(folder, local_files_only=True)
+        cls = cls or MODEL_MAPPING[type(config)]
+    _refuse_quantized(config.to_dict(), folder)
     if num_layers is not None:
         _keep_layers(config.get_text_config(), num_layers, str(folder))
-    reader = _reader(cls, tuple(drop), num_layers)
-    try:
-        model, report = reader.from_pretrained(
-            folder, config=config, dtype=dtype, local_files_only=True, use_safetensors=True, output_loading_info=True
+    with open_weights(folder) as weights, _config_read(folder, cls):
+        used = {name: each for name, each in weights.tensors.items() if num_layers is None or _layer(name) < num_layers}
+        model, report = _reader(cls, tuple(drop)).from_pretrained(
+            None, config=config, state_dict=used, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True
         )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{folder}: cannot be loaded as {cls.__name__}: {error}", code="bad_weights") from error
-    if missing := sorted(report["missing_keys"]):
-        raise UserError(
-            f"{folder}: weights of {cls.__name__} are missing, the first being {missing[0]} of {len(missing)}", code="bad_weights"
+        weights.check(
+            cls.__name__,
+            missing=(name for name in report["missing_keys"] if not matches(name, may_lack)),
+            surplus=report["unexpected_keys"],
+            reshaped={name: shapes for name, *shapes in report["mismatched_keys"]},
         )
+        weights.say_formats(used.values())
     model.__class__ = cls
     return model.eval().requires_grad_(False)
 
@@ -120,6 +139,30 @@ def _cast_output(part: nn.Module, _args: tuple[Any, ...], output: torch.Tensor) 
     return output.to(part._output_dtype)  # type: ignore[arg-type]
 
 
+@contextlib.contextmanager
+def _config_read(folder: Path, cls: Any) -> Iterator[None]:
+    """Inside, what the libraries say of a config that they cannot use is a UserError."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{folder}: cannot be loaded as {cls.__name__}: {error}", code="bad_weights") from error
+
+
+def _refuse_quantized(config: Mapping[str, Any], folder: Path) -> None:
+    if found := config.get("quantization_config"):
+        raise UserError(
+            f"{folder} is stored quantized ({found.get('quant_method', 'unknown method')}), which is not read",
+            code="bad_weights",
+            hint="give the weights in bf16, and save memory with model.quantize",
+        )
+
+
+def _layer(name: str) -> int:
+    """The number of the decoder layer that a weight belongs to; -1 for any other."""
+    found = DECODER_LAYER.match(name)
+    return int(found[1]) if found else -1
+
+
 def _keep_layers(config: Any, num_layers: int, where: str) -> None:
     if config.num_hidden_layers < num_layers:
         raise UserError(
@@ -132,7 +175,7 @@ def _keep_layers(config: Any, num_layers: int, where: str) -> None:
 
 
 @functools.cache
-def _reader(cls: Any, drop: tuple[str, ...], num_layers: int | None) -> Any:
+def _reader(cls: Any, drop: tuple[str, ...]) -> Any:
     """`cls` that is born without those modules and does not mind their weights in the file."""
 
     def init(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
@@ -144,9 +187,12 @@ def _reader(cls: Any, drop: tuple[str, ...], num_layers: int | None) -> Any:
 
     # a file may name its weights without the outer `model.`, or with it where cls is the inner model
     dropped = [rf"(^|\.){path.removeprefix('model.').replace('.', chr(92) + '.')}\." for path in drop]
-    surplus = [r"(^|\.)lm_head\.", *([r"\.?layers\.\d+\."] if num_layers is not None else [])]
     known = list(getattr(cls, "_keys_to_ignore_on_load_unexpected", None) or [])
-    body = {"__init__": init, "__module__": cls.__module__, "_keys_to_ignore_on_load_unexpected": known + dropped + surplus}
+    body = {
+        "__init__": init,
+        "__module__": cls.__module__,
+        "_keys_to_ignore_on_load_unexpected": [*known, *dropped, r"(^|\.)lm_head\."],
+    }
     return type(cls.__name__, (cls,), body)
 
 

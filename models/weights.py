@@ -66,13 +66,14 @@ def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path, metadata: Mapp
 
 def load_tensors(path: Path, device: str = "cpu") -> dict[str, torch.Tensor]:
     """All tensors of a safetensors file. Raises UserError if it is not one."""
-    with _opened(path, device) as file:
+    with opened(path, device) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The text in a safetensors file's header. Raises UserError if it is not one."""
-    return dict(read_header(path).metadata)
+    """The text header of a safetensors file. Raises UserError if it is not one."""
+    with opened(path) as file:
+        return file.metadata() or {}
 
 
 def json_metadata(**values: object) -> dict[str, str]:
@@ -137,7 +138,8 @@ def _system_error(error: SafetensorError, path: Path) -> Exception:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, device: str = "cpu") -> Iterator[Any]:
+def opened(path: Path, device: str = "cpu") -> Iterator[Any]:
+    """A safetensors file, whose tensors can be read inside. Raises UserError if it is missing or of another format."""
     read_header(path)
     try:
         with safe_open(path, framework="pt", device=device) as file:

@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from diffusers import ZImageTransformer2DModel as DiffusersTransformer
 
+from models.base_weights import load_module, open_weights
+from models.components import load_part, part_folder
 from models.quanto import quanto
 from models.toolkit import quantize
-from models.weights import load_tensors
 
 PREFIX = "model.diffusion_model."
 
@@ -31,12 +32,11 @@ class ZImageTransformer2DModel(DiffusersTransformer):
         """From a diffusers folder (itself, or its `transformer`), or a .safetensors file with `config_path` for its config."""
         if path.endswith(".safetensors"):
             config = cls.load_config(config_path, subfolder="transformer")
-            made = cls.from_config(config)  # type: ignore[no-untyped-call]
-            tensors = {key.removeprefix(PREFIX): tensor.to(dtype) for key, tensor in load_tensors(Path(path)).items()}
-            made.load_state_dict(tensors, assign=True)
+            with open_weights(Path(path), PREFIX) as weights:
+                made = load_module(lambda: cls.from_config(config), weights, dtype)  # type: ignore[no-untyped-call]
+            made.eval().requires_grad_(False)
         else:
-            inner = not (Path(path) / "config.json").is_file()
-            made = cls.from_pretrained(path, subfolder="transformer" if inner else None, torch_dtype=dtype)  # type: ignore[no-untyped-call]
+            made = load_part(cls, part_folder(path, "transformer"), dtype)
         if qtype is not None:
             patterns = cls.get_quantization_exclude_modules()
             quantize.patch_dequantization_on_save(made)

@@ -7,6 +7,7 @@ import torch
 from diffusers import AutoencoderKLWan, WanPipeline, WanTransformer3DModel
 from transformers import AutoTokenizer, UMT5EncoderModel
 
+from models.components import load_part, load_text_encoder, part_folder
 from models.quanto import quanto
 from models.toolkit import quantize
 from models.toolkit.base_model import BaseModel
@@ -50,7 +51,8 @@ class Wan21(BaseModel):
         return 16
 
     def load_wan_transformer(self, transformer_path: str, subfolder: str | None = None) -> Any:
-        made = WanTransformer3DModel.from_pretrained(transformer_path, subfolder=subfolder, torch_dtype=self.torch_dtype)
+        folder = part_folder(str(transformer_path), subfolder or "transformer")
+        made = load_part(WanTransformer3DModel, folder, self.torch_dtype)
         if self.model_config.quantize:
             quantize.quantize_model(self, made)
         return made.to(self.device_torch)
@@ -64,17 +66,16 @@ class Wan21(BaseModel):
         found = (str(local), None) if local.is_dir() else (path, "transformer")
         self.model = self.load_wan_transformer(*found)
         self.print_and_status_update("Loading text encoder")
-        self.tokenizer = AutoTokenizer.from_pretrained(extras, subfolder="tokenizer")
-        encoder = UMT5EncoderModel.from_pretrained(extras, subfolder="text_encoder", dtype=dtype)
+        self.tokenizer = AutoTokenizer.from_pretrained(part_folder(extras, "tokenizer", "tokenizer_config.json"))
+        encoder = load_text_encoder(extras, "text_encoder", UMT5EncoderModel, dtype)
         if config.quantize_te:
             quantize.quantize(encoder, weights=quantize.get_qtype(config.qtype_te))
             quanto.freeze(encoder)
-        placed: Any = encoder
-        self.text_encoder = placed.to(self.te_device_torch).eval().requires_grad_(False)
+        self.text_encoder = encoder.to(self.te_device_torch)
         self.print_and_status_update("Loading VAE")
         vae_path = config.vae_path or (extras if (Path(extras) / "vae").is_dir() else self._wan_vae_path or extras)
-        vae = AutoencoderKLWan.from_pretrained(vae_path, subfolder="vae", torch_dtype=self.vae_torch_dtype)
-        self.vae = vae.to(self.vae_device_torch).eval().requires_grad_(False)
+        vae = load_part(AutoencoderKLWan, part_folder(vae_path, "vae"), self.vae_torch_dtype)
+        self.vae = vae.to(self.vae_device_torch)
         self.noise_scheduler = type(self).get_train_scheduler()
         self.pipeline = WanPipeline(
             tokenizer=self.tokenizer,

@@ -136,7 +136,7 @@ def test_too_few_layers_and_missing_weights_are_named(deep: Any, tmp_path: Path)
     del weights["model.layers.3.mlp.up_proj.weight"]
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     (tmp_path / "config.json").write_text((deep[0] / "config.json").read_text())
-    with pytest.raises(UserError, match=r"weights of Qwen3Model are missing, the first being layers\.3\.mlp\.up_proj\.weight"):
+    with pytest.raises(UserError, match=r"does not fit Qwen3Model: 1 key missing: layers\.3\.mlp\.up_proj\.weight"):
         load_text_encoder(str(tmp_path), "text_encoder", Qwen3Model, torch.float32)
 
 

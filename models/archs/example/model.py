@@ -3,7 +3,6 @@
 Read README.md beside this file first. Copy the folder, rename, and replace what is different.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,15 +10,16 @@ from typing import Any, ClassVar
 import torch
 from diffusers import AutoencoderKL
 from PIL import Image
-from safetensors.torch import load_file
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoTokenizer, Qwen3Model
 
 from models.archs.example.network import ExampleTransformer2DModel
 from models.archs.example.pipeline import ExamplePipeline
 from models.base import BaseModel
+from models.base_weights import header_config, load_module, open_weights
 from models.batch import Batch, GenerateImageConfig
+from models.components import load_part, load_text_encoder, part_folder
 from models.prompt_embeds import AdvancedPromptEmbeds, pad_prompt_embeds
-from models.weights import json_metadata, read_metadata, save_tensors
+from models.weights import json_metadata, save_tensors
 
 VAE_FACTOR = 8  # pixels per latent pixel
 PATCH = 2  # latent pixels per token
@@ -38,16 +38,15 @@ class ExampleModel(BaseModel):
         .text_encoder and .tokenizer, frozen parts in eval mode without gradients."""
         where = Path(self.model_config.name_or_path)
         base = where if where.is_dir() else where.parent
-        self.model = load_network(where / "transformer" / "model.safetensors" if where.is_dir() else where)
-        self.model.to(self.load_device_torch, self.torch_dtype)
-        encoder = Path(self.model_config.te_name_or_path or base)
-        self.tokenizer = AutoTokenizer.from_pretrained(encoder / "tokenizer", local_files_only=True)
-        self.text_encoder = AutoModel.from_pretrained(encoder / "text_encoder", local_files_only=True, dtype=self.te_torch_dtype)
-        self.vae = AutoencoderKL.from_pretrained(
-            self.model_config.vae_path or base / "vae", local_files_only=True, torch_dtype=self.vae_torch_dtype
+        network = where / "transformer" / "model.safetensors" if where.is_dir() else where
+        self.model = load_network(network, self.torch_dtype).to(self.load_device_torch)
+        encoder = str(self.model_config.te_name_or_path or base)
+        self.tokenizer = AutoTokenizer.from_pretrained(
+            part_folder(encoder, "tokenizer", "tokenizer_config.json"), local_files_only=True
         )
-        for frozen, device in ((self.text_encoder, self.te_device_torch), (self.vae, self.vae_device_torch)):
-            frozen.to(device).eval().requires_grad_(False)
+        self.text_encoder = load_text_encoder(encoder, "text_encoder", Qwen3Model, self.te_torch_dtype).to(self.te_device_torch)
+        vae = part_folder(str(self.model_config.vae_path or base), "vae")
+        self.vae = load_part(AutoencoderKL, vae, self.vae_torch_dtype).to(self.vae_device_torch)
 
     def get_bucket_divisibility(self) -> int:
         """Called by the data side. Out: the pixel multiple of widths and heights, as on the card."""
@@ -141,12 +140,12 @@ class ExampleModel(BaseModel):
         save_tensors(tensors, output_path, {**meta, **json_metadata(config=self.model.config)})
 
 
-def load_network(path: Path) -> ExampleTransformer2DModel:
-    """Build on no device, then take the file's tensors as they are: nothing is initialised only to be overwritten."""
-    with torch.device("meta"):
-        network = ExampleTransformer2DModel(**json.loads(read_metadata(path)["config"]))
-    network.load_state_dict(load_file(path), assign=True)
-    return network
+def load_network(path: Path, dtype: torch.dtype) -> ExampleTransformer2DModel:
+    """The network from its file. `load_module` builds it without memory for weights, refuses a file with missing, surplus or reshaped
+    keys, and reads 8-bit weights with their scales; `leaves_out` would name keys that the network has no use for."""
+    config = header_config(path, "a file of this example", ("text_features", "depth"))
+    with open_weights(path) as weights:
+        return load_module(lambda: ExampleTransformer2DModel(**config), weights, dtype)
 
 
 def write_tiny(folder: Path) -> None:

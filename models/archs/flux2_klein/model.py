@@ -4,7 +4,6 @@ Latents are the VAE's 32 channels in 2x2 patches, (B, 128, H / 16, W / 16), norm
 is one token. Captions are always the same number of tokens, padding included, for the transformer attends to the padding too.
 """
 
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from models.archs.flux2_klein import lokr_keys, lora_keys, references
 from models.archs.flux2_klein.latents import normalise, pack, positions, restore, sigmas, text_positions, unpack
 from models.archs.flux2_klein.tiny import write_tiny as write_tiny
 from models.base import BaseModel
+from models.base_weights import header_config, load_module, open_weights
 from models.batch import Batch, GenerateImageConfig
 from models.components import load_part, load_text_encoder, part_folder, pipeline_index
 from models.data.pictures import open_picture
@@ -29,7 +29,7 @@ from models.memo import TensorMemo
 from models.prompt_embeds import AdvancedPromptEmbeds
 from models.samplers import euler
 from models.weightfiles import read_json
-from models.weights import json_metadata, load_tensors, read_metadata, save_tensors
+from models.weights import json_metadata, save_tensors
 
 PIXELS_PER_LATENT = 16
 TINY_OPTIONS = {"max_text_length": 64}  # every caption is padded to this length, which is most of a tiny model's work
@@ -291,18 +291,9 @@ class Flux2KleinModel(BaseModel):
 def load_file(path: Path, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
     """The transformer that `save_model` wrote, frozen, and what the header says beside it. Raises UserError if the file is another
     model's."""
-    about = json.loads(read_metadata(path).get("config", "{}"))
-    if "transformer" not in about:
-        raise UserError(
-            f"{path.name} is not a FLUX.2 klein file of ours: its header has no config; give the folder of a pipeline instead",
-            code="bad_weights",
-        )
-    with torch.device("meta"):
-        model: Any = Flux2Transformer2DModel.from_config(about["transformer"])
-    try:
-        model.load_state_dict({name: tensor.to(dtype) for name, tensor in load_tensors(path).items()}, assign=True)
-    except RuntimeError as error:
-        raise UserError(f"{path.name} does not fit its own config: {error}", code="bad_weights") from None
+    about = header_config(path, "a FLUX.2 klein file of ours", ("transformer", "scheduler", "is_distilled"))
+    with open_weights(path) as weights:
+        model: Any = load_module(lambda: Flux2Transformer2DModel.from_config(about["transformer"]), weights, dtype)
     return model.eval().requires_grad_(False), about
 
 

