@@ -46,7 +46,10 @@ PART_FOLDERS = r"(transformer|unet|vae|text_encoder|tokenizer|scheduler|image_en
 TEXT_PARTS = r"(text_encoder|tokenizer|processor)(_\d+)?"
 WEIGHTS_OF_PART = ("model.safetensors", "diffusion_pytorch_model.safetensors")
 TEXTS_OF_PART = ("merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
-JSON_OF_PART = r"(\w+_)?config\.json|tokenizer\.json|special_tokens_map\.json|added_tokens\.json|vocab\.json|.+\.index\.json"
+JSON_OF_PART = (
+    r"((tokenizer|scheduler|generation|preprocessor|processor)_)?config\.json"
+    r"|tokenizer\.json|special_tokens_map\.json|added_tokens\.json|vocab\.json|.+\.index\.json"
+)
 PICKLES_OF_PART = r"(pytorch_model|diffusion_pytorch_model)(-\d+-of-\d+)?\.(bin|pt|pth|ckpt)"
 PIPELINE = "model_index.json"
 PART_MARKERS = ("config.json", "tokenizer_config.json")
