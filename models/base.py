@@ -24,6 +24,7 @@ from models.batch import Batch, GenerateImageConfig, Made
 from models.data import frames
 from models.declared import call_declared, declares
 from models.prompt_embeds import AdvancedPromptEmbeds, PromptEmbeds, concat_prompt_embeds
+from models.spaces import SpaceVersion
 from models.weights import DTYPES, save_tensors
 
 Embeds = AdvancedPromptEmbeds | PromptEmbeds
@@ -170,15 +171,10 @@ class BaseModel:
         c being the denoiser's temporal_compression_ratio, else the VAE's scale_factor_temporal, else 8."""
         return frames.snapper(self.model, self.vae)
 
-    @property
-    def text_embedding_space_version(self) -> str | None:
-        """Override with a new value whenever `get_prompt_embeds` gives other numbers, so that caches are made again."""
-        return self.arch
-
-    @property
-    def latent_space_version(self) -> str | None:
-        """The same for `encode_images`."""
-        return self.arch
+    # Give these new values, on the class or in `__init__`, whenever `get_prompt_embeds` or `encode_images` gives other numbers, so that
+    # caches are made again.
+    text_embedding_space_version: Any = SpaceVersion()
+    latent_space_version: Any = SpaceVersion()
 
     # -- a training step, in the order of the calls -------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 Field names are ai-toolkit's, so that an architecture written for it finds what it looks for.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,11 @@ class Batch:
 @dataclass
 class GenerateImageConfig:
     """One picture, clip or sound to make. Sizes in pixels; at a `guidance_scale` of 1 or less there is no guidance; `sampler` is one
-    of the card's, None its first; `network_multiplier` is how strongly adapters act; `ctrl_img*` are files."""
+    of the card's, None its first; `network_multiplier` is how strongly adapters act; `ctrl_img*` are files.
+
+    `output_ext`, `save_image` and `log_image` are ai-toolkit's: its folders set them, and nothing here reads or calls them, since the
+    worker writes what `generate_single_image` gives.
+    """
 
     prompt: str
     negative_prompt: str = ""
@@ -97,6 +102,9 @@ class GenerateImageConfig:
     latents: torch.Tensor | None = None
     do_cfg_norm: bool = False
     extra_kwargs: dict[str, Any] = field(default_factory=dict)
+    output_ext: str = ""
+    save_image: Callable[..., None] | None = None
+    log_image: Callable[..., None] | None = None
 
     @property
     def control_images(self) -> list[Path]:

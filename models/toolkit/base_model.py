@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from PIL import Image
 
 from models import base
 from models.base import Embeds
-from models.batch import GenerateImageConfig, Made
+from models.batch import Audio, Clip, GenerateImageConfig, Made
 from models.toolkit.config_modules import ModelConfig
 from models.toolkit.helpers import get_accelerator, unwrap_model
 from models.weights import DTYPES
@@ -18,6 +19,23 @@ log = logging.getLogger("toolkit")
 DTYPE_NAMES = {
     "float": "fp32", "single": "fp32", "float32": "fp32", "half": "fp16", "float16": "fp16", "bfloat16": "bf16"
 }  # fmt: skip
+
+
+BLOCK_LISTS = (("single_blocks", "double_blocks"), ("transformer_blocks",), ("blocks",))
+
+
+def as_clip(made: Any, config: GenerateImageConfig) -> Any:
+    """A clip with its sound as ai-toolkit's folders hand it to diffusers' `encode_video`: {"video": (T, H, W, 3) in 0..255, or pictures,
+    "fps", "audio": (channels, samples) or None, "audio_sample_rate": Hz}. Anything else comes back as it is."""
+    if not isinstance(made, dict) or "video" not in made:
+        return made
+    video, audio = made["video"], made.get("audio")
+    frames = [
+        frame if isinstance(frame, Image.Image) else Image.fromarray(torch.as_tensor(frame).to("cpu", torch.uint8).numpy())
+        for frame in video
+    ]
+    sound = None if audio is None else Audio(torch.as_tensor(audio), int(made["audio_sample_rate"]))
+    return Clip(frames, made.get("fps") or config.fps, sound)
 
 
 class BaseModel(base.BaseModel):
@@ -91,6 +109,23 @@ class BaseModel(base.BaseModel):
     def get_te_has_grad(self) -> bool:
         return False
 
+    def convert_lora_weights_before_save(self, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """A class that converts nothing keeps the names of its own layers."""
+        return state_dict
+
+    def convert_lora_weights_before_load(self, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return state_dict
+
+    def get_transformer_block_names(self) -> list[str] | None:
+        """For a class that names none, ai-toolkit's rule: adapters go into the lists of blocks that the adapted module has by these
+        names, and everywhere if it has none."""
+        root = self.get_model_to_train()
+        named = [module for module in root.modules() if type(module).__name__ in self.target_lora_modules]
+        for lists in BLOCK_LISTS:
+            if any(hasattr(module, lists[0]) for module in named or [root]):
+                return [name for name in lists if any(hasattr(module, name) for module in named or [root])]
+        return None
+
     # -- noise and previews --------------------------------------------------------------------------------------------------
 
     def add_noise(self, original_samples: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -110,12 +145,13 @@ class BaseModel(base.BaseModel):
         image_configs: Sequence[GenerateImageConfig],
         embeds: Callable[[GenerateImageConfig], tuple[Embeds, Embeds]],
     ) -> list[Made]:
-        """As ours. A training adapter, which rests while training, is switched on meanwhile."""
+        """As ours; clips may also come as a dict. A training adapter, which rests while training, is switched on meanwhile."""
         resting = self.assistant_lora is not None and hasattr(self.assistant_lora, "is_active")
         if resting:
             self.assistant_lora.is_active = True  # type: ignore[union-attr]
         try:
-            return super().generate_group(pipeline, image_configs, embeds)
+            made = super().generate_group(pipeline, image_configs, embeds)
+            return [as_clip(each, config) for each, config in zip(made, image_configs, strict=True)]
         finally:
             if resting:
                 self.assistant_lora.is_active = False  # type: ignore[union-attr]

@@ -1,10 +1,12 @@
 """Imports architectures from folders elsewhere and derives their cards. Foreign code runs here, so only in processes that may die."""
 
+import dis
 import importlib
 import importlib.util
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, get_args
@@ -125,12 +127,12 @@ def reason(error: BaseException, package: Package) -> str:
 
 def card_of(cls: Any) -> Arch:
     """A card for an ai-toolkit class: what its code says and reads decides what it can do. Raises UserError for a class without a
-    usable `arch`."""
+    usable `arch`, and whatever its constructor raises."""
     name = getattr(cls, "arch", None)
     if not isinstance(name, str) or not name:
         raise UserError(f"class {cls.__name__} has no arch: a class attribute with its unique name")
     reads = names_in(cls)
-    model = _tried(cls, name)
+    model = _made(cls, name)
     flags: dict[str, tuple[str, ...]] = {
         "edit": ("has_multiple_control_images", "encode_control_in_text_embeddings", "use_raw_control_images"),
         "multistage": ("is_multistage",),
@@ -138,9 +140,12 @@ def card_of(cls: Any) -> Arch:
         "old_lokr_names": ("use_old_lokr_format",),
     }
     words = {"edit": "control_tensor", "multi_reference": "control_tensor_list", "video": "num_frames", "vae": "vae_path"}
-    words |= {"training_adapter": "assistant_lora_path"}
+    words |= {"i2v": "do_i2v", "audio": "do_audio"}
     able = {key for key, names in flags.items() if any(getattr(model, flag, False) for flag in names)}
     able |= {key for key, word in words.items() if word in reads}
+    able |= {"training_adapter"} if uses(cls, "assistant_lora_path") else set()
+    if uses(cls, "ctrl_img") and not able & {"edit", "i2v"}:  # of a video model it is the first frame
+        able |= {"i2v" if "video" in able else "edit"}
     able |= {"schedule"} if _may_have_a_schedule(cls, reads) else set()
     audio = bool(getattr(model, "is_audio_model", False))
     multiple = _multiple(cls, model)
@@ -163,32 +168,35 @@ def card_of(cls: Any) -> Arch:
 
 def names_in(cls: type) -> set[str]:
     """Every attribute and variable that the class's own code reads, inherited foreign code included, ours not."""
-    return {
-        name
-        for base in cls.__mro__
-        if not (base.__module__.startswith("models.") or base is object)
-        for value in vars(base).values()
-        for name in _names(value)
-    }
+    return {name for code in _own_code(cls) for name in code.co_names}
 
 
-def _names(value: Any) -> Iterator[str]:
-    function = getattr(value, "__func__", getattr(value, "fget", value))
-    codes = [function.__code__] if isinstance(function, FunctionType) else []
-    while codes:
-        code = codes.pop()
-        yield from code.co_names
-        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+def uses(cls: type, attribute: str) -> bool:
+    """Whether that code does more with an attribute than to look whether it is None, which is what code does that refuses it."""
+    for code in _own_code(cls):
+        for one, following in pairwise(dis.get_instructions(code)):
+            tests = following.opname.startswith("POP_JUMP") or (following.opname == "LOAD_CONST" and following.argval is None)
+            if one.argval == attribute and one.opname in ("LOAD_ATTR", "LOAD_METHOD") and not tests:
+                return True
+    return False
 
 
-def _tried(cls: Any, name: str) -> Any:
-    """An instance without weights, whose flags can be read; the class itself if its constructor wants more."""
+def _own_code(cls: type) -> Iterator[CodeType]:
+    for base in cls.__mro__:
+        for value in vars(base).values() if not (base.__module__.startswith("models.") or base is object) else ():
+            function = getattr(value, "__func__", getattr(value, "fget", value))
+            codes = [function.__code__] if isinstance(function, FunctionType) else []
+            while codes:
+                code = codes.pop()
+                yield code
+                codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+
+
+def _made(cls: Any, name: str) -> Any:
+    """An instance without weights, whose flags can be read."""
     from models.toolkit.config_modules import ModelConfig
 
-    try:
-        return cls("cpu", ModelConfig(name_or_path="", arch=name), "fp32")
-    except Exception:
-        return cls
+    return cls("cpu", ModelConfig(name_or_path="", arch=name), "fp32")
 
 
 def _may_have_a_schedule(cls: Any, reads: set[str]) -> bool:
@@ -205,7 +213,7 @@ def _may_have_a_schedule(cls: Any, reads: set[str]) -> bool:
 def _multiple(cls: Any, model: Any) -> int:
     from models.base import BaseModel
 
-    if getattr(cls, "get_bucket_divisibility", None) in (None, BaseModel.get_bucket_divisibility) or isinstance(model, type):
+    if getattr(cls, "get_bucket_divisibility", None) in (None, BaseModel.get_bucket_divisibility):
         return FALLBACK_MULTIPLE
     try:
         return int(model.get_bucket_divisibility())

@@ -26,8 +26,15 @@ class Restless(ExampleModel):
         return f"vae at {id(self)}"
 
 
-def test_the_template_keeps_it(tmp_path: Path) -> None:
-    assert space_versions_key_the_caches(subject_for(ARCHS[0], tmp_path)) == "found again, and not after a new version"
+class Assigned(ExampleModel):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.latent_space_version = "vae 2"
+
+
+@pytest.mark.parametrize("cls", [ExampleModel, Assigned])
+def test_the_template_keeps_it(cls: type[ExampleModel], tmp_path: Path) -> None:
+    assert space_versions_key_the_caches(subject_for(ARCHS[0], tmp_path, cls)) == "found again, and not after a new version"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from models import catalog
+from models import catalog, toolkit
 from models.errors import UserError
 from server.store import extensions
 from server.store.engine import migrate
@@ -115,6 +115,26 @@ def test_a_class_of_theirs_gets_a_card_from_what_it_says_and_reads(tmp_path: Pat
     assert set(row.schemas) == {"train", "sample"}
 
 
+READS: list[tuple[str, set[str]]] = [
+    ("return batch.dataset_config.do_i2v and gen_config.num_frames", {"video", "i2v"}),
+    ("return batch.dataset_config.do_audio", {"audio"}),
+    ("return open(gen_config.ctrl_img)", {"edit"}),
+    ("path = gen_config.ctrl_img\n        return path, gen_config.num_frames", {"video", "i2v"}),
+    ("return open(gen_config.ctrl_img), batch.control_tensor, gen_config.num_frames", {"video", "edit"}),
+    ("if gen_config.ctrl_img is not None:\n            raise NotImplementedError", set()),
+    ("if self.model_config.assistant_lora_path is not None:\n            raise ValueError", set()),
+    ("return self.put_on(self.model_config.assistant_lora_path)", {"training_adapter"}),
+]
+
+
+@pytest.mark.parametrize(("body", "capabilities"), READS)
+def test_what_a_class_reads_opens_the_keys_of_a_job_and_what_it_refuses_does_not(body: str, capabilities: set[str]) -> None:
+    source = THEIRS + f"\n    def reading(self, batch, gen_config):\n        {body}\n"
+    with toolkit.installed():
+        exec(source, made := {"__name__": "theirs"})
+    assert set(foreign.card_of(made["TinyModel"]).capabilities) - {"schedule"} == capabilities
+
+
 def test_a_card_of_ours_comes_with_its_options(tmp_path: Path, look: Any) -> None:
     row = look(ours(tmp_path / "mine"))["tiny_ours"]
     assert row.broken is None and row.card["code"] == "mine.model:Model"
@@ -195,6 +215,9 @@ def test_packages_that_do_not_import_say_why_under_their_archs_name_and_hide_not
         (folder / "model.py").write_text(source)
         reasons[f"our_{number}"] = reason
     (ours(tmp_path / "ext" / "no_card") / "card.py").write_text("import sys; sys.exit('no card')\n")
+    failing = THEIRS.replace("self.is_flow_matching = True", "raise AttributeError('no setter')")
+    theirs(tmp_path / "ext" / "their_class", failing, "unbuilt")
+    reasons["unbuilt"] = "AttributeError: no setter (model.py, line"
     theirs(tmp_path / "ext" / "good")
     rows = look(tmp_path / "ext")
     assert set(rows) == {*reasons, "no_card", "tiny_theirs"}
