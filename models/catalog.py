@@ -18,8 +18,9 @@ import models.archs
 from models.arch import Arch
 from models.errors import Problem, SpecError, UserError
 from models.extensions import Extension
-from models.fit import TRAINING_ONLY, lacks, misfits, nearest, unfit_timesteps
+from models.fit import TRAINING_ONLY, lacks, misfits, unfit_timesteps
 from models.spec import KINDS, JobSpec, NoOptions, Spec
+from models.words import names, nearest, problems, unknown
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
 JOB_COMPONENT = "Job-Spec"
@@ -68,7 +69,7 @@ def arch(name: str) -> Arch:
 
 def _why_not(name: Any) -> str:
     broken = extensions()[name].broken if isinstance(name, str) and name in extensions() else None
-    return f"arch {name!r} is broken: {broken}" if broken else f"arch {name!r} is unknown; known: {', '.join(archs())}"
+    return f"arch {name!r} is broken: {broken}" if broken else f"arch {name!r} is unknown; known: {names(archs())}"
 
 
 def job_type(arch_name: str, kind: str) -> type[JobSpec]:
@@ -155,7 +156,7 @@ def default_faults(card: Arch) -> list[Problem]:
         try:
             faults = list(misfits(card, wanted.model_validate(raw), as_defaults=True))
         except ValidationError as error:
-            faults = [_problem(wanted, fault) for fault in error.errors(include_url=False)]
+            faults = _in_words(error, raw, wanted)
         found |= dict.fromkeys(fault for fault in faults if _holds(card.defaults, fault.pointer))
     return list(found)
 
@@ -189,25 +190,19 @@ def parse_job(raw: Any) -> JobSpec:
         raise SpecError([Problem("", f"a job is a JSON object, not {type(raw).__name__}")])
     kind = raw.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        known = ", ".join(KINDS)
         said = f"kind {kind!r} is unknown" if "kind" in raw else "kind is missing"
-        raise SpecError([Problem("/kind", f"{said}; known: {known}", nearest(str(kind), KINDS))])
+        raise SpecError([unknown("/kind", f"{said}; known: {names(KINDS)}", kind, KINDS)])
     model = raw.get("model")
     if not isinstance(model, dict) or "arch" not in model:
-        raise SpecError(
-            [
-                Problem(
-                    "/model/arch" if isinstance(model, dict) else "/model", f"model.arch is missing; known: {', '.join(archs())}"
-                )
-            ]
-        )
+        place = "/model/arch" if isinstance(model, dict) else "/model"
+        raise SpecError([Problem(place, f"model.arch is missing; known: {names(archs())}")])
     if not isinstance(model["arch"], str) or model["arch"] not in archs():
-        raise SpecError([Problem("/model/arch", _why_not(model["arch"]), nearest(model["arch"], archs()))])
+        raise SpecError([unknown("/model/arch", _why_not(model["arch"]), model["arch"], archs())])
     wanted = job_type(model["arch"], kind)
     try:
         spec = wanted.model_validate(raw)
     except ValidationError as error:
-        raise SpecError([_problem(wanted, fault) for fault in error.errors(include_url=False)]) from None
+        raise SpecError(_in_words(error, raw, wanted)) from None
     faults = list(misfits(arch(model["arch"]), spec))
     if faults:
         raise SpecError(faults)
@@ -221,16 +216,8 @@ def merge(base: Any, patch: Any) -> Any:
     return {**base, **{key: merge(base.get(key), value) for key, value in patch.items()}}
 
 
-def _problem(wanted: type[Spec], fault: Any) -> Problem:
-    """A pydantic error as a Problem; an unknown key gets the nearest known one."""
-    place = fault["loc"]
-    pointer = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in place)
-    if fault["type"] == "extra_forbidden":
-        known = _keys_at(wanted, place[:-1])
-        return Problem(pointer, f"unknown key {place[-1]!r}; known here: {', '.join(known)}", _meant(place[-1], known))
-    value = fault["input"]
-    given = "" if fault["type"] == "missing" or isinstance(value, dict | list) else f", not {value!r}"
-    return Problem(pointer, f"{fault['msg']}{given}")
+def _in_words(error: ValidationError, raw: Any, wanted: type[Spec]) -> list[Problem]:
+    return problems(error.errors(include_url=False), raw, lambda place: _keys_at(wanted, place))
 
 
 def _keys_at(wanted: type[Spec], place: tuple[str | int, ...]) -> dict[str, FieldInfo]:
@@ -238,12 +225,6 @@ def _keys_at(wanted: type[Spec], place: tuple[str | int, ...]) -> dict[str, Fiel
         if isinstance(part, str):
             wanted = _inner(wanted.model_fields[part].annotation) or wanted
     return dict(wanted.model_fields)
-
-
-def _meant(word: str | int, known: Mapping[str, FieldInfo]) -> str | None:
-    """The key most like `word`, or the key whose title is: `learing_rate` means `lr`."""
-    titles = {(info.title or key).lower().replace(" ", "_"): key for key, info in known.items()}
-    return nearest(str(word), known) or titles.get(nearest(str(word), titles) or "")
 
 
 def _inner(annotation: Any) -> type[Spec] | None:

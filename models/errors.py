@@ -3,19 +3,22 @@
 import errno
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # the errno of an OSError that some room would mend
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault in what a user gave us. `pointer` is a JSON pointer into it (RFC 6901)."""
+    """One fault in what a user gave us. `pointer` is a JSON pointer into it (RFC 6901). `suggestion` is a value to use instead, or advice
+    in words; `misspelt` where it is the known name most like the one that was given."""
 
     pointer: str
     message: str
     suggestion: str | None = None
+    misspelt: bool = False
 
-    def as_dict(self) -> dict[str, str | None]:
+    def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 

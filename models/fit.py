@@ -1,6 +1,5 @@
 """What is wrong with a job although each of its keys alone is right: keys that do not go together, or not with the arch."""
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from models.spec import (
     prompt_texts,
 )
 from models.spec.train import FEW_STEPS
+from models.words import unknown
 
 PRODIGY_LEAST = 0.1  # below it other trainers put 1.0 in silently
 FLOW_ONLY = ("weighted", "shift", "lognorm_blend", "one_step", "two_step", "four_step", "eight_step")
@@ -67,7 +67,7 @@ def misfits(card: Arch, spec: JobSpec, as_defaults: bool = False) -> Iterator[Pr
         if spec.sample.sampler is not None and spec.sample.sampler not in card.samplers:
             known = f"known: {', '.join(card.samplers)}" if card.samplers else "it has one way of sampling; leave sampler out"
             message = f"arch '{card.name}' has no sampler '{spec.sample.sampler}'; {known}"
-            yield Problem("/sample/sampler", message, nearest(spec.sample.sampler, card.samplers))
+            yield unknown("/sample/sampler", message, spec.sample.sampler, card.samplers)
         for at, sample in previews(spec).items():
             yield from _sizes(card, at, sample)
         yield from _trigger_words(spec)
@@ -94,12 +94,6 @@ def _attention(spec: JobSpec) -> Iterator[Problem]:
         at = "/model/model_kwargs/attention_backend" if own else "/model/attention_backend"
         message = "attention 'flash' computes in bf16 or fp16, and model.dtype is fp32; use native, or another dtype"
         yield Problem(at, message, "native")
-
-
-def nearest(word: str, known: Any) -> str | None:
-    """The known word most like `word`, small and capital letters being the same, or None."""
-    spelled = {str(each).lower(): each for each in known}
-    return spelled.get(next(iter(difflib.get_close_matches(str(word).lower(), list(spelled), n=1, cutoff=0.6)), ""))
 
 
 def lacks(card: Arch, ui: Mapping[str, Any]) -> bool:
@@ -166,7 +160,7 @@ def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
     if ":" not in train.optimizer:
         if train.optimizer not in OPTIMIZERS:
             message = f"optimizer '{train.optimizer}' is unknown; known: {', '.join(OPTIMIZERS)}, or package:Class"
-            yield Problem("/train/optimizer", message, nearest(train.optimizer, OPTIMIZERS))
+            yield unknown("/train/optimizer", message, train.optimizer, OPTIMIZERS)
             return
         if train.optimizer_kwargs:
             yield Problem("/train/optimizer_kwargs", "optimizer_kwargs are for a package:Class optimizer; use optimizer_params")
@@ -231,7 +225,7 @@ def _preservation(spec: TrainSpec) -> Iterator[Problem]:
         if getattr(train, key) and spec.network is None:
             yield Problem(f"/train/{key}", f"{key} compares with the model without its adapter; train a network")
     if train.diff_output_preservation:
-        if not train.diff_output_preservation_class:
+        if not train.diff_output_preservation_class.strip():
             yield Problem("/train/diff_output_preservation_class", "name the class that the trigger word stands for")
         if not (spec.trigger_word or any(dataset.trigger_word for dataset in spec.datasets)):
             yield Problem("/trigger_word", "diff_output_preservation replaces the trigger word by its class; give a trigger word")

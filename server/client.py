@@ -174,6 +174,15 @@ def _explain(answer: httpx.Response) -> str:
         return f"the server answered {answer.status_code}"
     lines = [body.get("detail", "")]
     for fault in body.get("errors", []):
-        hint = f" (did you mean {fault['suggestion']!r}?)" if fault.get("suggestion") else ""
-        lines.append(f"{fault['pointer'] or '/'}: {fault['message']}{hint}")
+        lines.append(f"{fault['pointer'] or '/'}: {fault['message']}{_advice(fault)}")
     return "\n  ".join(lines[1:] or lines)
+
+
+def _advice(fault: dict[str, Any]) -> str:
+    """A known name like the one given, advice in words, or a value to use."""
+    suggestion = fault.get("suggestion")
+    if not suggestion:
+        return ""
+    if fault.get("misspelt"):
+        return f" (did you mean {suggestion!r}?)"
+    return f"; {suggestion}" if " " in suggestion else f"; use {suggestion}"

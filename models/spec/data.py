@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from models.spec.fields import Spec, entry, path
+from models.words import EXTENSION, NOT_BLANK
 
 CONTROL_FOLDERS = ("control_path", "control_path_1", "control_path_2", "control_path_3")
 
@@ -34,7 +35,7 @@ class DatasetSpec(Spec):
         title="Caption files",
         section="Dataset",
         order=20,
-        pattern=r"^\.?[A-Za-z0-9_-]{1,16}$",
+        pattern=EXTENSION,
         suggest=["txt", "json", "caption"],
         help="Extension of the caption file beside each picture; json reads its key caption. A metadata.jsonl fills the gaps.",
     )
@@ -53,6 +54,7 @@ class DatasetSpec(Spec):
         order=22,
         min_length=1,
         max_length=200,
+        pattern=NOT_BLANK,
         help="Replaces [trigger] in captions and goes in front of those without it. None: the job's.",
     )
     on_bad_file: Literal["stop", "skip"] = entry(

@@ -1,11 +1,13 @@
 """How a key of a job is declared: strict types, and with each what a form needs to draw it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import ConfigDict, Field
 from pydantic.fields import FieldInfo
+
+from models.words import NOT_BLANK
 
 
 class Spec(pydantic.BaseModel):
@@ -87,3 +89,4 @@ def hints(info: FieldInfo) -> Any:
 
 
 Dtype = Literal["fp32", "bf16", "fp16"]
+Part = Annotated[str, Field(pattern=NOT_BLANK)]  # of a name that is looked for; a blank one would be in every name

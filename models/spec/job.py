@@ -11,15 +11,17 @@ from models.spec.model import ModelSpec
 from models.spec.network import NetworkSpec
 from models.spec.sample import CONTROLS, AdapterRef, Matrix, PreviewPrompt, PreviewSpec, SamplingDefaults
 from models.spec.train import SaveSpec, TrainSettings, ValidationSpec
+from models.words import NOT_BLANK, ONE_LINE
 
 SPEC_VERSION = 1
 
 
-Name = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^/\\\x00-\x1f]*$")]
+Name = Annotated[str, Field(min_length=1, max_length=120, pattern=ONE_LINE)]
 
 
 def _trigger_word(section: Literal["Dataset", "Previews"], order: int, help: str) -> Any:
-    return entry(None, title="Trigger word", section=section, order=order, min_length=1, max_length=200, help=help)
+    limits = {"min_length": 1, "max_length": 200, "pattern": NOT_BLANK}
+    return entry(None, title="Trigger word", section=section, order=order, help=help, **limits)
 
 
 class JobSpec(Spec):

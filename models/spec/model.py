@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from models.spec.fields import Dtype, NoOptions, Spec, entry, fixed, part, path
+from models.spec.fields import Dtype, NoOptions, Part, Spec, entry, fixed, part, path
 
 Qtype = Literal["qfloat8", "qint8", "qint4", "qint2"]
 
@@ -12,7 +12,7 @@ Qtype = Literal["qfloat8", "qint8", "qint4", "qint2"]
 class QuantizeKwargs(Spec):
     """More about quantization."""
 
-    exclude: list[str] = entry(
+    exclude: list[Part] = entry(
         [],
         title="Keep precise",
         section="Advanced",

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from models.spec.fields import Spec, entry, path
+from models.spec.fields import Part, Spec, entry, path
 
 LORA = {"type": ["lora"]}
 LOKR = {"type": ["lokr"]}
@@ -78,14 +78,14 @@ class NetworkSpec(Spec):
         needs="multistage",
         help="Save the experts' adapters as separate files, as samplers expect them.",
     )
-    only_if_contains: list[str] = entry(
+    only_if_contains: list[Part] = entry(
         [],
         title="Only layers containing",
         section="Advanced",
         order=40,
         help="Train only layers whose name contains one of these; empty means all.",
     )
-    ignore_if_contains: list[str] = entry(
+    ignore_if_contains: list[Part] = entry(
         [],
         title="Skip layers containing",
         section="Advanced",

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from models.spec.fields import Spec, entry
+from models.spec.fields import Part, Spec, entry
 
 CONTROLS = ("ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3")
 
@@ -175,7 +175,7 @@ class AdapterRef(Spec):
 class Matrix(Spec):
     """Make every prompt once for each checkpoint at each weight."""
 
-    checkpoints: list[Annotated[str, Field(min_length=1, max_length=1000)]] = entry(
+    checkpoints: list[Annotated[Part, Field(max_length=1000)]] = entry(
         title="Checkpoints",
         section="What",
         order=22,

@@ -7,6 +7,7 @@ from pydantic import Field
 from models.spec.data import DatasetSpec
 from models.spec.fields import Dtype, Spec, entry, part
 from models.spec.optim import OPTIMIZERS, OptimizerParams, SchedulerParams
+from models.words import OPTIMIZER
 
 TimestepType = Literal[
     "sigmoid", "linear", "weighted", "shift", "lognorm_blend", "one_step", "two_step", "four_step", "eight_step"
@@ -76,7 +77,7 @@ class TrainSettings(Spec):
         title="Optimizer",
         section="Training",
         order=41,
-        pattern=r"^([A-Za-z0-9_]+|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
+        pattern=OPTIMIZER,
         max_length=200,
         suggest=OPTIMIZERS,
         help="Which optimizer; package:Class names one that is installed beside the worker.",

@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
+from models import words
 from models.data.names import is_text, printable
 from models.errors import Problem, SpecError, UserError
 from server.reaper import Reaper
@@ -203,8 +204,9 @@ def add_problem_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _request(_: Request, error: RequestValidationError) -> JSONResponse:
-        faults = [Problem("/" + "/".join(map(str, e["loc"][1:])), e["msg"]) for e in error.errors()]
-        return problem(422, "This is not a valid request", f"{faults[0].pointer}: {faults[0].message}", faults)
+        inside = [{**each, "loc": each["loc"][1:]} for each in error.errors()]
+        faults = words.problems(inside, error.body)
+        return problem(422, "This is not a valid request", f"{faults[0].pointer or '/'}: {faults[0].message}", faults)
 
     @app.exception_handler(HTTPException)
     async def _http(_: Request, error: HTTPException) -> JSONResponse:

@@ -57,7 +57,7 @@ def create(body: StrictJson, response: Response, idempotency_key: Annotated[Key 
         spec = catalog.parse_job(body)
         plan = make_plan(spec)
         if not plan.ok:
-            raise SpecError([Problem(p.pointer, p.message, p.suggestion) for p in plan.problems])
+            raise SpecError([Problem(**p.model_dump()) for p in plan.problems])
         job, told = jobs.add(spec.model_dump(mode="json"), idempotency_key, body)
         announce(told, ring=True)
         warnings = plan.warnings

@@ -94,7 +94,7 @@ class Edit:
             raise Conflict(f"{named}; submit a new job instead")
         plan = self.plan()
         if not plan.ok:
-            raise SpecError([Problem(p.pointer, p.message, p.suggestion) for p in plan.problems])
+            raise SpecError([Problem(**p.model_dump()) for p in plan.problems])
         return plan
 
 

@@ -13,6 +13,7 @@ class ProblemItem(Spec):
     pointer: str
     message: str
     suggestion: str | None = None
+    misspelt: bool = False
 
 
 class ProblemBody(Spec):

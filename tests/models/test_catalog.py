@@ -96,8 +96,8 @@ def test_an_unknown_key_suggests_the_nearest_one_of_its_object(faults, tiny_job,
     target[key] = 1
     [fault] = faults(job)
     assert fault.pointer == f"/{place}/{key}".replace("//", "/")
-    assert fault.message.startswith(f"unknown key {key!r}; known here: ")
-    assert fault.suggestion == suggestion
+    assert (fault.suggestion, fault.misspelt) == (suggestion, suggestion is not None)
+    assert fault.message.startswith(f"unknown key {key!r}" + ("" if suggestion else "; known here: "))
 
 
 def test_a_key_with_a_slash_is_escaped_in_its_pointer(faults, tiny_job) -> None:
@@ -143,7 +143,7 @@ def test_a_value_of_another_type_is_refused_by_name(faults, tiny_job, key, value
 
 def test_the_refused_value_is_in_the_message(faults, tiny_job) -> None:
     [fault] = faults(tiny_job(**{"train.gradient_checkpointing": "False"}))
-    assert (fault.pointer, fault.message) == ("/train/gradient_checkpointing", "Input should be a valid boolean, not 'False'")
+    assert (fault.pointer, fault.message) == ("/train/gradient_checkpointing", "must be true or false, not 'False'")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,6 @@ def test_the_refused_value_is_in_the_message(faults, tiny_job) -> None:
         ("sample.guidance_scale", -1),
         ("name", "a/b"),
         ("name", "a\nb"),
-        ("name", "x" * 121),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(faults, tiny_job, key, value) -> None:
@@ -181,12 +180,12 @@ def test_a_number_that_is_not_finite_is_refused(faults, tiny_job, key, number) -
 
 def test_steps_zero_says_what_is_right(faults, tiny_job) -> None:
     [fault] = faults(tiny_job(**{"train.steps": 0}))
-    assert fault.message == "Input should be greater than or equal to 1, not 0"
+    assert fault.message == "must be at least 1, not 0"
 
 
 def test_a_missing_key_is_named(faults, tiny_job) -> None:
     [fault] = faults(tiny_job(datasets=[{}]))
-    assert (fault.pointer, fault.message) == ("/datasets/0/folder_path", "Field required")
+    assert (fault.pointer, fault.message) == ("/datasets/0/folder_path", "must be given")
 
 
 @pytest.mark.parametrize(

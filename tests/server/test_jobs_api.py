@@ -30,7 +30,7 @@ def check_problem(answer: Any, status: int) -> dict[str, Any]:
     assert body["status"] == status
     assert body["title"]
     assert body["detail"]
-    assert all(set(error) == {"pointer", "message", "suggestion"} for error in body["errors"])
+    assert all(set(error) == {"pointer", "message", "suggestion", "misspelt"} for error in body["errors"])
     return body
 
 
@@ -145,8 +145,9 @@ def test_a_number_too_large_to_be_finite_is_refused(client, post, home, tiny_job
     body = check_problem(post(json.dumps(tiny_job()).replace("0.001", "1e999")), 422)
     assert body["errors"][0] == {
         "pointer": "/train/lr",
-        "message": "Input should be a finite number, not inf",
+        "message": "must be a finite number, not inf",
         "suggestion": None,
+        "misspelt": False,
     }
     check_nothing_stored(client, home)
 

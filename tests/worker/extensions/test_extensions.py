@@ -148,7 +148,7 @@ DEFAULTS = [
     ('{"train": {"timestep_type": "shift"}}', "/train/timestep_type: timestep_type 'shift' follows the schedule of arch"),
     ('{"train": {"stepps": 5}}', "/train/stepps: unknown key 'stepps'"),
     ('{"sampel": {"width": 64}}', "/sampel: unknown key 'sampel'"),
-    ('{"train": {"lr": "0.1"}}', "/train/lr: Input should be a valid number, not '0.1'"),
+    ('{"train": {"lr": "0.1"}}', "/train/lr: must be a number, not '0.1'"),
     ('{"datasets": {"resolution": [20]}}', "/datasets/0/resolution/0: 20 must be a multiple of 8"),
 ]
 
@@ -172,7 +172,7 @@ def test_a_preset_that_is_no_job_is_told_by_its_name(tmp_path: Path, look: Any) 
     )
     (folder / "card.py").write_text(card.replace("bucket_divisibility=8", f"bucket_divisibility=8, {preset}"))
     (row,) = look(folder).values()
-    assert row.broken.startswith("its preset 'slow' is not right: /name: Field required; /model/name_or_path: Field required")
+    assert row.broken.startswith("its preset 'slow' is not right: /name: must be given; /model/name_or_path: must be given")
 
 
 def test_defaults_wait_for_what_a_job_sets_beside_them(tmp_path: Path, look: Any) -> None:
