@@ -20,10 +20,14 @@ from models.errors import Problem, SpecError, UserError
 from models.extensions import Extension
 from models.fit import TRAINING_ONLY, lacks, misfits, unfit_timesteps
 from models.spec import KINDS, JobSpec, NoOptions, Spec
-from models.words import names, nearest, problems, unknown
+from models.words import given, names, nearest, problems, unknown
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
 JOB_COMPONENT = "Job-Spec"
+AI_TOOLKIT = (
+    "this is a config of ai-toolkit (job, config.process), which cannot be read yet; begin with a preset of the same model, on the page "
+    "for a new job or from GET /v1/archs/ARCH, and copy the values over: keys that mean the same have the same names"
+)
 TEMPLATE_FOLDER = "example"  # the documented template is in every contract test, never in the catalogue
 
 
@@ -187,7 +191,9 @@ def _holds(values: Any, pointer: str) -> bool:
 def parse_job(raw: Any) -> JobSpec:
     """The typed job for `raw` (parsed JSON). Raises SpecError with a pointer for each fault."""
     if not isinstance(raw, dict):
-        raise SpecError([Problem("", f"a job is a JSON object, not {type(raw).__name__}")])
+        raise SpecError([Problem("", f"a job is a JSON object, not {given(raw)}")])
+    if "kind" not in raw and isinstance(raw.get("config"), dict) and "process" in raw["config"]:
+        raise SpecError([Problem("", AI_TOOLKIT)])
     kind = raw.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         said = f"kind {kind!r} is unknown" if "kind" in raw else "kind is missing"

@@ -15,7 +15,7 @@ from rich.table import Column, Table
 
 from models import catalog
 from models.errors import UserError
-from server import client
+from server import client, jobfile
 from server.store.settings import settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -70,7 +70,7 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Post a job file to the running server."""
-    spec = client.patched(client.read_job_file(file), client.read_changes(changes or []))
+    spec = client.patched(jobfile.read(file), client.read_changes(changes or []))
     if dry_run:
         plan = client.call("POST", "/v1/jobs/validate", spec)
         _warn(plan)

@@ -1,17 +1,14 @@
-"""A client for the REST API, as the command line needs it: calls, job files, and following a job in the terminal."""
+"""A client for the REST API, as the command line needs it: calls, changes, and following a job in the terminal."""
 
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from models.catalog import merge
 from server.store.settings import settings
@@ -42,22 +39,6 @@ def call(verb: str, path: str, body: Any = None, headers: dict[str, str] | None 
     if answer.status_code >= 400:
         raise (NoAnswer if answer.status_code >= 500 else ApiError)(_explain(answer))
     return answer.json() if answer.content else None
-
-
-def read_job_file(path: Path) -> Any:
-    """A job from JSON or YAML 1.2 (in which 1e-4 is a number and `no` is a word). Raises ApiError naming the line, or what the
-    file holds that JSON cannot (a date, NaN)."""
-    if not path.is_file():
-        raise ApiError(f"{path} is missing")
-    try:
-        job = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8-sig"))
-        json.dumps(job, allow_nan=False)
-    except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise ApiError(f"{path} is neither JSON nor YAML: line {line}: {error.problem}") from None
-    except (YAMLError, UnicodeDecodeError, TypeError, ValueError) as error:
-        raise ApiError(f"{path} is neither JSON nor YAML: {error}") from None
-    return job
 
 
 def read_changes(pairs: list[str]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def create(body: StrictJson, response: Response, idempotency_key: Annotated[Key 
 def validate(body: StrictJson) -> Plan:
     """What this job would do, before any GPU time; nothing is stored. 422 only when the body is no job at all."""
     if not isinstance(body, dict) or not isinstance(body.get("kind"), str):
-        raise SpecError([Problem("" if not isinstance(body, dict) else "/kind", "a job is a JSON object with a kind")])
+        catalog.parse_job(body)  # raises what a POST would
     return make_plan(body, ask_workers=True)
 
 

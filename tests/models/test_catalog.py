@@ -12,7 +12,7 @@ from models.errors import SpecError, UserError
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [(None, "NoneType"), ([], "list"), ("train", "str"), (7, "int"), (True, "bool")],
+    [(None, "null"), ([], "a list"), ("train", "'train'"), (7, "7"), (True, "true")],
 )
 def test_a_body_that_is_no_object_is_refused(faults, body, said) -> None:
     [fault] = faults(body)
