@@ -8,7 +8,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_origin
 
 from pydantic import Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
@@ -16,6 +16,7 @@ from pydantic.json_schema import models_json_schema
 
 import models.archs
 from models.arch import Arch
+from models.choices import inner_spec
 from models.errors import Problem, SpecError, UserError
 from models.extensions import Extension
 from models.fit import TRAINING_ONLY, lacks, misfits, unfit_timesteps
@@ -169,7 +170,7 @@ def _written_out(cls: type[Spec], defaults: Mapping[str, Any]) -> dict[str, Any]
     """The defaults as a job would name them: a list's are those of its only item, and what must be there is."""
     made: dict[str, Any] = dict(defaults)
     for name, info in cls.model_fields.items():
-        given, inner = defaults.get(name, {}), _inner(info.annotation)
+        given, inner = defaults.get(name, {}), inner_spec(info.annotation)
         if inner and isinstance(given, Mapping) and (given or info.is_required()):
             item = _written_out(inner, given)
             made[name] = [item] if get_origin(info.annotation) is list else item
@@ -229,16 +230,8 @@ def _in_words(error: ValidationError, raw: Any, wanted: type[Spec]) -> list[Prob
 def _keys_at(wanted: type[Spec], place: tuple[str | int, ...]) -> dict[str, FieldInfo]:
     for part in place:
         if isinstance(part, str):
-            wanted = _inner(wanted.model_fields[part].annotation) or wanted
+            wanted = inner_spec(wanted.model_fields[part].annotation) or wanted
     return dict(wanted.model_fields)
-
-
-def _inner(annotation: Any) -> type[Spec] | None:
-    """The Spec inside `S`, `S | None` or `list[S]`."""
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, Spec):
-            return candidate
-    return None
 
 
 def _specialise(cls: type[AnySpec], changes: Mapping[str, Any]) -> type[AnySpec]:
@@ -246,7 +239,7 @@ def _specialise(cls: type[AnySpec], changes: Mapping[str, Any]) -> type[AnySpec]
     fields: dict[str, Any] = {}
     for name, change in changes.items():
         info: FieldInfo = cls.model_fields[name]
-        inner = _inner(info.annotation)
+        inner = inner_spec(info.annotation)
         keep: dict[str, Any] = {"title": info.title, "description": info.description, "json_schema_extra": info.json_schema_extra}
         if isinstance(change, type):
             fields[name] = (change, Field(default_factory=change, **keep))

@@ -208,9 +208,6 @@ def _noise_levels(card: Arch, spec: TrainSpec) -> Iterator[Problem]:
         yield Problem("/train/timestep_type", message, "linear")
     if kind in FEW_STEPS:
         levels = range(0, 1000, 1000 // FEW_STEPS[kind])
-        if train.content_or_style != "balanced":
-            message = f"content_or_style means nothing with timestep_type '{kind}', which draws its {len(levels)} levels evenly"
-            yield Problem("/train/content_or_style", message, "balanced")
         if not any(first <= level < last for level in levels):
             known = ", ".join(map(str, levels))
             message = f"timestep_type '{kind}' has the levels {known} of 1000, and none from {first} up to {last}"

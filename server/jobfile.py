@@ -91,14 +91,15 @@ def _faults(root: Node) -> Iterator[tuple[int, str]]:
 
 def _unheld(node: Node) -> str | None:
     """What this value is, if JSON has no such thing or other readers take it for another number."""
-    kind = node.tag.removeprefix(CORE)
+    tag = str(node.tag)
+    kind = tag.removeprefix(CORE)
     text = str(node.value)
     if kind == "timestamp":
         return f"a date{' with a time' if len(text) > len('2026-11-30') else ''}, {text}; put it in quotes to make it a text"
     if kind in OTHERS:
         return OTHERS[kind]
     if kind not in HELD:
-        return f"tagged {node.tag.replace(CORE, '!!')}, which means nothing here; leave the tag out"
+        return f"tagged {tag.replace(CORE, '!!')}, which means nothing here; leave the tag out"
     if kind == "float" and re.search("nan|inf", text, re.IGNORECASE):
         return f"{text}, which is no number that a job can hold"
     if kind == "int" and (based := BASES.get(text.lstrip("+-")[:2].lower())):

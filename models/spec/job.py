@@ -20,7 +20,7 @@ Name = Annotated[str, Field(min_length=1, max_length=120, pattern=ONE_LINE)]
 
 
 def _trigger_word(section: Literal["Dataset", "Previews"], order: int, help: str) -> Any:
-    limits = {"min_length": 1, "max_length": 200, "pattern": NOT_BLANK}
+    limits: dict[str, Any] = {"min_length": 1, "max_length": 200, "pattern": NOT_BLANK}
     return entry(None, title="Trigger word", section=section, order=order, help=help, **limits)
 
 

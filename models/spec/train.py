@@ -1,6 +1,6 @@
 """How a job trains, and what it keeps on disk."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -115,7 +115,12 @@ class TrainSettings(Spec):
         "shift follows the model's own schedule.",
     )
     content_or_style: Literal["balanced", "content", "style"] = entry(
-        "balanced", title="Emphasis", section="Training", order=51, help="content favours high noise levels, style low ones."
+        "balanced",
+        title="Emphasis",
+        section="Training",
+        order=51,
+        when={"timestep_type": [kind for kind in get_args(TimestepType) if kind not in FEW_STEPS]},
+        help="content favours high noise levels, style low ones; those that draw a few levels draw them evenly.",
     )
     min_denoising_steps: int = entry(
         0,

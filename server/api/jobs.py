@@ -173,8 +173,9 @@ def resume(job_id: str, body: StrictJson, dry_run: bool = False) -> Any:
         raise SpecError([Problem("", "a patch is a JSON object")])
     if dry_run:
         return JSONResponse(edit(job, body or {}).plan(ask_workers=True).model_dump(mode="json"))
-    plan = edit(job, body).checked() if body else None
-    _, told = verbs.resume(job_id, plan.spec if plan else None)
+    edited = edit(job, body) if body else None
+    plan = edited.checked() if edited else None
+    _, told = verbs.resume(job_id, plan.spec if plan else None, edited.notes if edited else ())
     announce(told, ring=True)
     return _queued(job_id, plan.warnings if plan else [])
 

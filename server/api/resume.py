@@ -9,23 +9,25 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from models import catalog
+from models import catalog, choices
 from models.errors import Problem, SpecError
 from models.spec import JobSpec
 from server.api.heldout import POINTER as HELD_OUT_SET
 from server.api.heldout import Seen, seen_before
 from server.api.plan import make_plan
+from server.api.saved import Saved, newest
 from server.api.shapes import ChangeView, Plan
 from server.store import verbs
 from server.store.jobs import Conflict, total_steps
 from server.store.tables import Job
 
+USE_EMA = "/train/ema_config/use_ema"
 FIXED = {
     "/kind": "another kind of job is another job",
     "/model": "the saved weights belong to this model",
     "/network": "the saved weights belong to this adapter",
     "/train/optimizer": "the saved state belongs to this optimizer",
-    "/train/ema_config/use_ema": "averages begin with the run",
+    USE_EMA: "averages begin with the run",
     "/train/as_in_ai_toolkit": "it says what the saved weights mean",
 }
 MEMORY_ONLY = (
@@ -52,6 +54,7 @@ EFFECTS = {  # the longest that fits; {next} is the first step (or picture) stil
     "/train/seed": "from step {next} on noise, order and dropout come from the new seed",
     "/train/skip_first_sample": "concerns only a run that starts from the beginning",
     "/train/disable_sampling": "previews from now on; those made stay",
+    USE_EMA: "averages end, and cannot begin again; previews and saves have the weights themselves from step {next} on",
     "/train": "from step {next} on",
     "/trigger_word": "in the captions from step {next} on",
     "/datasets": "from step {next} on pictures come in the new list's order, whichever were seen before",
@@ -65,15 +68,17 @@ PICTURES = "in pictures that are still to be made; those made stay"
 @dataclass(frozen=True)
 class Edit:
     """A job with a patch on it: `fixed` are changes that no resume can make, `problems` what else would refuse it, `taken_in` the places
-    of files that a run that goes on does not read again."""
+    of files that a run that goes on does not read again, `notes` what the job's log says of keys that lost their meaning."""
 
     spec: JobSpec
+    saved: Saved
     goes_on_from: int
     changes: list[ChangeView]
     fixed: list[Problem]
     problems: list[Problem]
     warnings: tuple[Problem, ...]
     taken_in: set[str]
+    notes: list[str]
 
     def plan(self, ask_workers: bool = False) -> Plan:
         """The patched job's plan, with what changes. `ask_workers` is as for `make_plan`."""
@@ -83,7 +88,8 @@ class Edit:
         more = {
             "changes": [change.model_dump() for change in self.changes],
             "goes_on_from": self.goes_on_from,
-            "warnings": [p.model_dump() for p in plan.warnings] + [p.as_dict() for p in self.warnings],
+            "warnings": [p.model_dump() for p in plan.warnings] + [p.as_dict() for p in (*self.saved.warnings, *self.warnings)],
+            "not_checked": [*self.saved.not_checked, *plan.not_checked],
         }
         return Plan.model_validate({**plan.model_dump(), **more, "problems": problems, "ok": not problems})
 
@@ -99,24 +105,30 @@ class Edit:
 
 
 def edit(job: Job, patch: dict[str, Any]) -> Edit:
-    """The job with this patch. Raises Conflict when its state does not allow a resume, SpecError when the patched job is none."""
+    """The job with this patch; a choice that the patch changes takes along what belonged to it. Raises Conflict when the job's state does
+    not allow a resume, SpecError when the patched job is none."""
     verbs.check_rests(job)
-    spec = catalog.parse_job(catalog.merge(job.spec, patch))
-    after = spec.model_dump(mode="json")
-    verbs.check_has_more(job, after)
     known = catalog.parse_job(job.spec)
     before = known.model_dump(mode="json")  # in full, however old it is
+    spec = catalog.parse_job(choices.patched(type(known), before, patch, catalog.merge(job.spec, patch)))
+    after = spec.model_dump(mode="json")
+    verbs.check_has_more(job, after)
     made = verbs.made(job.id) if job.kind != "train" else set()
-    start = verbs.goes_on_from(job) if job.kind == "train" else len(made & verbs.cells(after))
+    saved = newest(job) if job.kind == "train" else Saved(len(made & verbs.cells(after)))
+    start = saved.step
     seen = seen_before(known, spec) if start else Seen()
+    gone = choices.dropped(type(known), before, after)
     changed = []
     fixed = []
     for at, old, new in leaves(before, after):
         held_out = start > 0 and (holds_out(at, new) or (seen.trained and _brings_dataset(at, new)))
-        changed.append(ChangeView(pointer=at, before=old, after=new, effect=effect(job.kind, at, start, held_out)))
-        fixed += [Problem(at, f"cannot change at resume: {reason}") for reason in _reasons(at, after, held_out)]
+        said = gone[at].effect if at in gone else effect(job.kind, at, new, start, held_out)
+        changed.append(ChangeView(pointer=at, before=old, after=new, effect=said))
+        reasons = () if at in gone else _reasons(at, new, after, held_out)
+        fixed += [Problem(at, f"cannot change at resume: {reason}") for reason in reasons]
     problems = list(_too_few(after, start)) if job.kind == "train" else []
-    return Edit(spec, start, changed, fixed, problems, seen.warnings, _taken_in(after, start, made))
+    notes = [f"{at[1:].replace('/', '.')} was {old}: {gone[at].effect}" for at, old, _ in leaves(before, after) if at in gone]
+    return Edit(spec, saved, start, changed, fixed, problems, seen.warnings, _taken_in(after, start, made), notes)
 
 
 def leaves(before: Any, after: Any, pointer: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -145,9 +157,9 @@ def _brings_dataset(pointer: str, after: Any) -> bool:
     return pointer in (HELD_OUT_SET, f"{HELD_OUT_SET}/folder_path")
 
 
-def effect(kind: str, pointer: str, start: int, held_out: bool = False) -> str:
-    """What changing this key does to a run that goes on from `start`."""
-    reason = HELD_OUT if held_out else _longest(FIXED, pointer)
+def effect(kind: str, pointer: str, new: Any, start: int, held_out: bool = False) -> str:
+    """What changing this key to `new` does to a run that goes on from `start`."""
+    reason = HELD_OUT if held_out else _fixed(pointer, new)
     if reason:
         return f"cannot change at resume: {reason}"
     if pointer == "/model/low_vram":
@@ -161,6 +173,11 @@ def effect(kind: str, pointer: str, start: int, held_out: bool = False) -> str:
     return (_longest(EFFECTS, pointer) or EFFECTS["/train"]).format(next=start + 1)
 
 
+def _fixed(pointer: str, new: Any) -> str | None:
+    """Why a key can never change to this. Without averages the weights are what they would be if there had never been any."""
+    return None if pointer == USE_EMA and new is False else _longest(FIXED, pointer)
+
+
 def _longest(table: dict[str, str], pointer: str) -> str | None:
     """The entry whose pointer is the longest that this one lies at or under."""
     if pointer in MEMORY_ONLY:
@@ -169,11 +186,11 @@ def _longest(table: dict[str, str], pointer: str) -> str | None:
     return table[max(fitting, key=len)] if fitting else None
 
 
-def _reasons(pointer: str, after: dict[str, Any], held_out: bool) -> Iterator[str]:
+def _reasons(pointer: str, new: Any, after: dict[str, Any], held_out: bool) -> Iterator[str]:
     """Why this key cannot change."""
     if held_out:
         yield HELD_OUT
-    if reason := _longest(FIXED, pointer):
+    if reason := _fixed(pointer, new):
         yield reason
     elif pointer == "/train/seed" and after["network"] and after["model"]["name_or_path"] == "random":
         yield "the frozen weights under the adapter come from it"

@@ -52,10 +52,10 @@ def pause(job_id: str) -> tuple[Job, list[Event]]:
         return job, _wish(session, job, Status.PAUSING, "pause")
 
 
-def resume(job_id: str, spec: dict[str, Any] | None = None) -> tuple[Job, list[Event]]:
-    """Queue a paused or ended job again, with `spec` if that changed; it goes on from its newest bundle. Extending a succeeded job
-    pins its last checkpoint, so that the earlier result stays. Conflict in any other state, or when a succeeded job would have
-    no step left to do."""
+def resume(job_id: str, spec: dict[str, Any] | None = None, notes: Sequence[str] = ()) -> tuple[Job, list[Event]]:
+    """Queue a paused or ended job again, with `spec` if that changed; it goes on from its newest bundle. `notes` go to
+    its log. Extending a succeeded job pins its last checkpoint, so that the earlier result stays. Conflict in any other state, or
+    when a succeeded job would have no step left to do."""
     with writing() as session:
         job = get_row(session, job_id)
         check_rests(job)
@@ -66,6 +66,7 @@ def resume(job_id: str, spec: dict[str, Any] | None = None) -> tuple[Job, list[E
             job.step = job.step if job.kind == "train" else len(_made(session, job.id) & cells(spec))
         job.total_steps, job.failures, job.error = total_steps(job.spec), 0, None
         job.position = last_position(session) + 1
+        told += events.append(session, job.id, None, [("log", {"level": "INFO", "message": note}) for note in notes])
         return job, told + leave(session, job, Status.QUEUED)
 
 

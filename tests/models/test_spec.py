@@ -8,6 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from models import catalog
+from models.choices import inner_spec
 from models.fit import misfits
 from models.spec import KINDS, JobSpec, ModelSpec, Spec, entry
 
@@ -134,7 +135,7 @@ def conditions(cls: type[Spec], around: type[Spec] | None = None) -> Iterator[tu
         hint: Any = extra["ui"] if isinstance(extra, dict) else {}
         for key, values in hint.get("when", {}).items():
             yield f"{cls.__name__}.{name}", around if key.startswith("../") else cls, key.removeprefix("../"), values
-        if inner := catalog._inner(info.annotation):
+        if inner := inner_spec(info.annotation):
             yield from conditions(inner, cls)
 
 

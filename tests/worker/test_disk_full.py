@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from worker.training.checkpoint import is_whole
+from models.bundles import is_whole
 
 RUN = """
 import json, resource, sys

@@ -14,11 +14,12 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
+from models.bundles import MANIFEST, step_of
 from models.data.look import sha256_of
 from models.weights import load_tensors, read_metadata, replacing, save_tensors, sync_folder
 from worker.training.state import TrainState
 
-STATE, MANIFEST = "state.safetensors", "bundle.json"
+STATE = "state.safetensors"
 PART = ".part"  # the end of a name under which a bundle is being written
 NAMES = re.compile(rf"(step|recovery)_\d+|\.(step|recovery)_\d+{re.escape(PART)}")
 NUMBERS = "numbers"  # the header entry of the state's file with what is no tensor, as JSON
@@ -53,25 +54,6 @@ def save(
     return final, [final / name for name in weights]
 
 
-def newest(bundles: Sequence[Path]) -> Path | None:
-    """Of bundles in the order they were written, the one with the highest step whose files are all there and unharmed; damaged ones
-    are passed over."""
-    latest = {step_of(bundle): bundle for bundle in bundles}
-    for bundle in sorted(bundles, key=lambda each: (step_of(each), each == latest[step_of(each)]), reverse=True):
-        if is_whole(bundle):
-            return bundle
-    return None
-
-
-def is_whole(bundle: Path) -> bool:
-    """Whether the manifest is there and every file has the digest it names."""
-    try:
-        digests = json.loads((bundle / MANIFEST).read_text())["sha256"]
-        return all(sha256_of(bundle / name) == digest for name, digest in digests.items())
-    except (OSError, ValueError, KeyError):
-        return False
-
-
 def load(bundle: Path, state: TrainState) -> None:
     """Go on from this bundle."""
     numbers = read_metadata(bundle / STATE).get(NUMBERS)
@@ -100,10 +82,6 @@ def is_kept(bundle: Path) -> bool:
 def is_named_so(path: Path) -> bool:
     """Whether this is the name of a bundle, or of one that is being written."""
     return NAMES.fullmatch(path.name) is not None
-
-
-def step_of(bundle: Path) -> int:
-    return int(bundle.name.rpartition("_")[2])
 
 
 def remove(bundles: Iterable[Path]) -> None:

@@ -11,13 +11,14 @@ from torch.nn.utils import clip_grad_norm_
 from models import memory
 from models.adapters.files import network_for
 from models.base import BaseModel
+from models.bundles import newest
 from models.data.datasets import Survey
 from models.spec import TrainSpec
 from worker.data.batches import Batches
 from worker.report import Asked, Reporter, StepTold, Stop
 from worker.sampling import preview
 from worker.seeds import seed_for
-from worker.training import checkpoint, validation
+from worker.training import validation
 from worker.training.ema import Ema
 from worker.training.optim import make_optimizer, rate_of, set_rate
 from worker.training.saves import Saver
@@ -37,7 +38,7 @@ def train(
     """Train to `spec.train.steps`, going on from the newest whole bundle that the reporter knows; the adapter of a run without one
     starts from the file that `network_start` finds, if there is one; a run that goes on does not need it any more. Raises Stop (after
     saving) when asked to, NonFiniteLoss, UserError."""
-    begins = network_start is not None and checkpoint.newest(reporter.bundles()) is None
+    begins = network_start is not None and newest(reporter.bundles()) is None
     state = make_state(model, spec, network_start() if network_start and begins else None)
     train_step = TrainStep(model, spec)
     saver = Saver(model, spec, state, reporter)

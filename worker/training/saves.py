@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from models.base import BaseModel
+from models.bundles import newest, passed_over
 from models.spec import TrainSpec
 from worker.data.batches import Batches
 from worker.report import NonFinite, Reporter, Wish
@@ -31,14 +32,13 @@ class Saver:
     def go_on(self) -> None:
         """Take over the newest whole bundle that the reporter knows, if there is one, and say from where the run goes on."""
         bundles = self.reporter.bundles()
-        found = checkpoint.newest(bundles)
+        found = newest(bundles)
         if found is not None:
             checkpoint.load(found, self.state)
             self.reporter.saved_step = self.state.step
             self.kept_step = self.state.step if checkpoint.is_kept(found) else 0
-        for bundle in bundles:
-            if checkpoint.step_of(bundle) > self.state.step:
-                self.reporter.log(f"{bundle.name} is damaged and is passed over", "WARNING")
+        for said in passed_over(bundles, self.state.step):
+            self.reporter.log(said, "WARNING")
         told, here = self.reporter.told_step(), self.state.step
         if found is not None or told:
             again = f"; steps {here + 1} to {told} are done again" if told > here else ""

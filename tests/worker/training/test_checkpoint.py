@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from models.bundles import is_whole
+from models.bundles import newest as newest_of
 from models.errors import UserError
 from models.weights import save_tensors
 from worker.training import checkpoint
@@ -93,14 +95,14 @@ def flip(path: Path) -> None:
 def test_the_newest_bundle_is_passed_over_when_it_is_damaged(tmp_path: Path, damage) -> None:
     older, newer = save(tmp_path, trained(steps=2)), save(tmp_path, trained(steps=4), kept=False)
     newest = save(tmp_path, trained(steps=5))
-    assert checkpoint.newest([older, newest, newer]) == newest
+    assert newest_of([older, newest, newer]) == newest
     damage(newest)
-    assert checkpoint.newest([older, newest, newer]) == newer
+    assert newest_of([older, newest, newer]) == newer
 
 
 def test_no_whole_bundle_means_a_start_from_nothing(tmp_path: Path) -> None:
-    assert checkpoint.newest([]) is None
-    assert checkpoint.newest([tmp_path / "step_000000001"]) is None
+    assert newest_of([]) is None
+    assert newest_of([tmp_path / "step_000000001"]) is None
 
 
 def bundles(*names: str) -> list[Path]:
@@ -145,11 +147,11 @@ def test_a_step_that_was_done_again_counts_once_and_its_last_bundle_is_the_one(t
     first, again = (save(tmp_path / attempt, trained(steps=6, seed=seed)) for attempt, seed in (("1", 1), ("2", 2)))
     older = save(tmp_path / "1", trained(steps=3))
     there = [older, first, again]
-    assert checkpoint.newest(there) == again
+    assert newest_of(there) == again
     assert checkpoint.obsolete(there, 2) == [first]
     assert checkpoint.obsolete(there, 2, pinned={first, again}) == []
     flip(again / "state.safetensors")
-    assert checkpoint.newest(there) == first
+    assert newest_of(there) == first
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,7 @@ def test_a_name_that_ends_in_a_number_confuses_no_step(tmp_path: Path) -> None:
     for name in ("cat_2", "cat-10"):
         first, second = (save(tmp_path / name, trained(steps=steps), name=name) for steps in (2, 12))
         assert [path.name for path in second.glob("cat*")] == [f"{name}_000000012.safetensors"]
-        assert checkpoint.newest([second, first]) == second
+        assert newest_of([second, first]) == second
         assert checkpoint.obsolete([second, first], 1) == [first]
 
 
@@ -172,7 +174,7 @@ def test_saving_the_same_step_again_replaces_the_bundle_whole(tmp_path: Path) ->
     save(tmp_path, trained(steps=3, seed=1))
     state = trained(steps=3, seed=2)
     bundle = save(tmp_path, state)
-    assert checkpoint.is_whole(bundle)
+    assert is_whole(bundle)
     other = trained(steps=0)
     checkpoint.load(bundle, other)
     assert all(torch.equal(other.params[name], param) for name, param in state.params.items())
@@ -187,5 +189,5 @@ def test_a_save_that_fails_leaves_the_earlier_bundle_of_that_step(tmp_path: Path
 
     with pytest.raises(OSError, match="No space left"):
         checkpoint.save(tmp_path, trained(steps=3), kept=True, write_weights=fail, name="cat")
-    assert checkpoint.is_whole(earlier)
+    assert is_whole(earlier)
     assert list(tmp_path.iterdir()) == [earlier]
