@@ -18,6 +18,7 @@ from models.data.names import beside, stem
 from models.data.texts import BadText
 from models.spec import CONTROL_FOLDERS, DatasetSpec, TrainSpec
 
+LONGEST_SIDE = 32  # times the other one: of a longer strip a bucket shows next to nothing
 NO_DATA = {"md", "db", "ini", "html"}  # what people and systems lay beside pictures
 
 
@@ -189,6 +190,10 @@ class _Reader:
     def item(self, name: str, media: Media | str) -> Item | None:
         if isinstance(media, str):
             self.found.refused.append((name, media))
+            return None
+        if max(media.width, media.height) > LONGEST_SIDE * min(media.width, media.height):
+            reason = f"{media.width} x {media.height}: one side is more than {LONGEST_SIDE} times the other"
+            self.found.refused.append((name, reason))
             return None
         caption, num_frames = self._caption(name), self._num_frames(name, media)
         if self.masks is None and not self.controls:

@@ -58,7 +58,7 @@ def make_entries(spec: TrainSpec, surveys: Sequence[Survey], divisibility: int) 
     entries: list[Entry] = []
     for number, (dataset, found) in enumerate(zip(spec.datasets, surveys, strict=False)):
         rule = CaptionRule.of(spec, dataset)
-        views = _views(dataset, number, found.items, _sizes(spec, divisibility), spec.train.seed)
+        views = _views(dataset, number, found.items, sizes(spec, divisibility), spec.train.seed)
         entries += [Entry(item, number, view, rule) for item, view in views]
     return entries
 
@@ -70,7 +70,7 @@ def parted(spec: TrainSpec, surveys: Sequence[Survey], divisibility: int) -> tup
     held = [entry for entry in entries if not entry.rule.is_reg and is_held_out(entry.item, out)]
     if spec.validation and (dataset := spec.validation.dataset):
         rule, number = CaptionRule.of(spec, dataset), len(spec.datasets)  # its number follows the job's own
-        views = _views(dataset, number, surveys[number].items, _sizes(spec, divisibility), spec.train.seed)
+        views = _views(dataset, number, surveys[number].items, sizes(spec, divisibility), spec.train.seed)
         held = [Entry(item, number, view, rule) for item, view in views]
     kept = [entry for entry in entries if not is_held_out(entry.item, out)]
     return kept, list(dict.fromkeys(entry.plain for entry in held))
@@ -125,7 +125,7 @@ def cut(view: View) -> dict[str, int | bool]:
     return dict(vars(view))
 
 
-def _sizes(spec: TrainSpec, divisibility: int) -> Callable[[Item, int], tuple[int, int]]:
+def sizes(spec: TrainSpec, divisibility: int) -> Callable[[Item, int], tuple[int, int]]:
     """The size that an item is shown at for a resolution: its bucket, or that of a network that takes no other."""
     card = catalog.archs().get(spec.model.arch)
     fixed = card.fixed_size if card else None

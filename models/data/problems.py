@@ -25,13 +25,13 @@ def dataset_problems(
     errors, warnings = [], []
     folder = f"{pointer}/folder_path"
     if found.refused:
-        named = _named([f"{name} ({reason})" for name, reason in found.refused])
+        first = named([f"{name} ({reason})" for name, reason in found.refused])
         if spec.on_bad_file == "stop":
             errors.append(
-                Problem(folder, f"unreadable {_nouns(found)}: {named}", "repair or remove them, or set on_bad_file to skip")
+                Problem(folder, f"unreadable {_nouns(found)}: {first}", "repair or remove them, or set on_bad_file to skip")
             )
         else:
-            warnings.append(Problem(folder, f"skipped, unreadable: {named}"))
+            warnings.append(Problem(folder, f"skipped, unreadable: {first}"))
     faults = (*_caption_faults(found, spec), *_unfilled(found, spec, trigger_word), *_companion_faults(found, spec))
     errors += [Problem(f"{pointer}/{key}", message, hint) for key, message, hint in faults]
     warnings += [Problem(f"{pointer}/{key}", message) for key, message in _notes(found, spec)]
@@ -50,17 +50,17 @@ def dataset_problems(
 def _caption_faults(found: Survey, spec: DatasetSpec) -> Iterator[tuple[str, str, str | None]]:
     """(key, message, hint) of each."""
     if found.bad_captions:
-        yield "caption_ext", f"captions are not UTF-8 or UTF-16 text: {_named(found.bad_captions)}", "save them as UTF-8"
+        yield "caption_ext", f"captions are not UTF-8 or UTF-16 text: {named(found.bad_captions)}", "save them as UTF-8"
     if found.bad_json:
-        named = _named([f"{name} ({reason})" for name, reason in found.bad_json])
+        first = named([f"{name} ({reason})" for name, reason in found.bad_json])
         hint = f"a JSON caption is an object with a key {', '.join(KEYS)}" if spec.caption_ext.endswith("json") else None
-        yield "caption_ext", f"caption files that cannot be used: {named}", hint
+        yield "caption_ext", f"caption files that cannot be used: {first}", hint
     if found.metadata.faults:
-        named = _named([f"line {number} ({reason})" if number else reason for number, reason in found.metadata.faults])
-        yield "folder_path", f"{METADATA} is broken: {named}", "a line is an object with file_name and a caption"
+        first = named([f"line {number} ({reason})" if number else reason for number, reason in found.metadata.faults])
+        yield "folder_path", f"{METADATA} is broken: {first}", "a line is an object with file_name and a caption"
     if found.uncaptioned:
         message = "; ".join(
-            [f"{_uncaptioned(found, spec, found.uncaptioned)}: {_named(found.uncaptioned)}", *_advice(found, spec)]
+            [f"{_uncaptioned(found, spec, found.uncaptioned)}: {named(found.uncaptioned)}", *_advice(found, spec)]
         )
         yield "default_caption", message, "write the captions, or set default_caption (an empty text allows none)"
 
@@ -69,25 +69,27 @@ def _companion_faults(found: Survey, spec: DatasetSpec) -> Iterator[tuple[str, s
     """The same of masks and control pictures, and of files that could belong to several others."""
     for key in CONTROL_FOLDERS:
         if lacking := [name for each, name in found.no_control if each == key]:
-            yield key, f"no control picture of the same name in {getattr(spec, key)} for: {_named(lacking)}", None
+            yield key, f"no control picture of the same name in {getattr(spec, key)} for: {named(lacking)}", None
     if found.no_mask and spec.on_missing_mask == "stop":
-        message = f"no mask of the same name in {spec.mask_path} for: {_named(found.no_mask)}"
+        message = f"no mask of the same name in {spec.mask_path} for: {named(found.no_mask)}"
         yield "mask_path", message, "add the masks, or set on_missing_mask to whole"
     for key in dict.fromkeys(key for key, _ in found.unclear):
-        named = _named([sentence for each, sentence in found.unclear if each == key])
-        yield key, f"it is not clear what these belong to: {named}", "give them the very name of their picture"
+        first = named([sentence for each, sentence in found.unclear if each == key])
+        yield key, f"it is not clear what these belong to: {first}", "give them the very name of their picture"
 
 
 def _notes(found: Survey, spec: DatasetSpec) -> Iterator[tuple[str, str]]:
     """(key, message) of what people should know."""
     if found.no_mask and spec.on_missing_mask == "whole":
-        yield "mask_path", f"no mask of the same name, so all of it is trained: {_named(found.no_mask)}"
+        yield "mask_path", f"no mask of the same name, so all of it is trained: {named(found.no_mask)}"
     if found.defaulted:
-        message = f"{_uncaptioned(found, spec, found.defaulted)}, so default_caption is taken: {_named(found.defaulted)}"
+        message = f"{_uncaptioned(found, spec, found.defaulted)}, so default_caption is taken: {named(found.defaulted)}"
         yield "default_caption", "; ".join([message, *_advice(found, spec)])
     elif not found.uncaptioned:
         for message in _about_metadata(found):
             yield "folder_path", message
+    for note, names in _passed_over(found).items():
+        yield "folder_path", f"{'1 file' if len(names) == 1 else f'{len(names)} files'} with {note}: {named(names)}"
     for key, names, what in (
         ("caption_ext", found.orphans, "captions of nothing that is there"),
         ("folder_path", found.unread, "not read, being no kind of file that is known here"),
@@ -95,7 +97,17 @@ def _notes(found: Survey, spec: DatasetSpec) -> Iterator[tuple[str, str]]:
         ("folder_path", found.spare, "not read, since there is another for the same picture"),
     ):
         if names:
-            yield key, f"{what}: {_named(names)}"
+            yield key, f"{what}: {named(names)}"
+
+
+def _passed_over(found: Survey) -> dict[str, list[str]]:
+    """What of files is passed over, and of which. Of masks it is no loss: they are read without a profile."""
+    names: dict[str, list[str]] = {}
+    for item in found.items:
+        for media, name in ((item.media, item.name), *((each, f"control picture of {item.name}") for each in item.controls)):
+            for note in media.notes:
+                names.setdefault(note, []).append(name)
+    return names
 
 
 def _uncaptioned(found: Survey, spec: DatasetSpec, names: Sized) -> str:
@@ -122,16 +134,16 @@ def _about_metadata(found: Survey) -> Iterator[str]:
     """What of metadata is not used."""
     if unmatched := found.metadata.unmatched:
         fitting = fitting_names(unmatched[:NAMED], found.there)
-        named = [f"{name} ({fitting[name]} would fit)" if name in fitting else name for name in unmatched[:NAMED]]
-        yield f"{METADATA}: {found.metadata.counts()}, no file is there for: {_named(named, len(unmatched))}"
+        listed = [f"{name} ({fitting[name]} would fit)" if name in fitting else name for name in unmatched[:NAMED]]
+        yield f"{METADATA}: {found.metadata.counts()}, no file is there for: {named(listed, len(unmatched))}"
     if found.misplaced:
-        yield _named(found.misplaced)
+        yield named(found.misplaced)
 
 
 def _unfilled(found: Survey, spec: DatasetSpec, trigger_word: str | None) -> Iterator[tuple[str, str, str]]:
     """(key, message, hint) of placeholders that no trigger word fills."""
     if trigger_word is None and (names := [item.name for item in found.items if placeholder_in(item.caption)]):
-        message = f"captions with a [trigger] or [name] that nothing fills: {_named(names)}"
+        message = f"captions with a [trigger] or [name] that nothing fills: {named(names)}"
         if spec.is_reg:
             yield "is_reg", f"{message}; a regularisation set gets no trigger word", "write the general word for it there"
         else:
@@ -142,7 +154,7 @@ def _nouns(found: Survey) -> str:
     return " or ".join(PLURALS[kind] for kind in found.kinds)
 
 
-def _named(names: list[str], total: int | None = None) -> str:
+def named(names: list[str], total: int | None = None) -> str:
     """The first few of them, and how many more there are of `total`."""
     more = (len(names) if total is None else total) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -6,6 +6,7 @@ from typing import Any
 from models import catalog
 from models.data import datasets, epochs
 from models.data.captions import CaptionRule
+from models.data.crops import crop_warnings
 from models.data.look import look_at
 from models.data.problems import dataset_problems
 from models.errors import Problem, SpecError
@@ -53,7 +54,9 @@ def make_plan(asked: Any, ask_workers: bool = False) -> Plan:
                 not_checked.append(f"frames of the clips in {dataset.folder_path}: the model rounds them down to what it takes")
         if len(surveys) == len(named):
             problems += epochs.validation_problems(spec, surveys)
-            summary = epochs.epoch_summary(spec, surveys, catalog.arch(spec.model.arch).bucket_divisibility)
+            divisibility = catalog.arch(spec.model.arch).bucket_divisibility
+            warnings += crop_warnings(spec, surveys, divisibility)
+            summary = epochs.epoch_summary(spec, surveys, divisibility)
     running = [w for w, _ in workers.listing() if not w.stopped]
     able = [w for w in running if spec.model.arch in w.archs]
     if not able:

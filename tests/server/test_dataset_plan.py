@@ -101,3 +101,35 @@ def test_a_link_out_of_the_roots_is_named_and_never_read(client, pictures, home,
     shown = {each["file"]: each["caption"] for each in plan["datasets"][0]["samples"]}
     assert shown.get(f"{first.stem}.png", "lies in blobs") == "lies in blobs"
     assert "lies in secret" not in str(plan)
+
+
+def test_files_that_no_reader_can_read_are_named_and_end_no_request(client, pictures, tiny_job) -> None:
+    folder = pictures(count=6)
+    names = sorted(path.stem for path in folder.glob("*.png"))
+    captions = ['{"caption": %s}' % ("7" * 5000), "[" * 100_000, "x" * (3 << 20)]
+    for stem, text in zip(names, captions, strict=False):
+        (folder / f"{stem}.json").write_text(text)
+    for stem in names[3:]:
+        (folder / f"{stem}.json").write_text('{"caption": "c"}')
+    Image.effect_noise((64, 64), 90).convert("RGB").save(folder / "broken.avif")
+    data = (folder / "broken.avif").read_bytes()
+    begin = data.index(b"mdat") + 4
+    (folder / "broken.avif").write_bytes(data[:begin] + b"\0" * 200 + data[begin + 200 :])
+    Image.new("I", (8, 8)).save(folder / "deep.tif")
+    answer = client.post("/v1/jobs/validate", json=tiny_job(datasets=[{"folder_path": folder.name, "caption_ext": "json"}]))
+    assert answer.status_code == 200
+    unreadable, captions = (fault["message"] for fault in answer.json()["problems"])
+    assert "broken.avif (its content is broken (Failed to decode frame 0: Decoding of color planes failed))" in unreadable
+    assert "deep.tif (whole numbers of 32 bits or with a sign (mode I); save it with 8 or 16 bits a channel)" in unreadable
+    for name, reason in zip(names, ("too many digits", "nested too deeply", "3 MB of text inside"), strict=False):
+        assert f"{name}.json (" in captions
+        assert reason in captions
+
+
+def test_a_plan_names_what_is_cut_and_what_is_passed_over(client, pictures, tiny_job) -> None:
+    folder = pictures(count=6)
+    Image.new("RGB", (4, 100)).save(folder / "strip.png", icc_profile=b"none")
+    (folder / "strip.txt").write_text("a strip")
+    said = [each["message"] for each in client.post("/v1/jobs/validate", json=tiny_job()).json()["warnings"]]
+    assert "1 file with a broken colour profile, which counts as none: strip.png" in said
+    assert any("strip.png (4 x 100 as 16 x 64: 84% cut away, enlarged 4 times)" in message for message in said), said

@@ -9,6 +9,7 @@ from pathlib import Path
 from models import catalog
 from models.data import datasets, epochs
 from models.data.captions import CaptionRule
+from models.data.crops import crop_warnings
 from models.data.datasets import Folders, Survey
 from models.data.fileindex import FileIndex
 from models.data.problems import dataset_problems
@@ -56,14 +57,16 @@ class _Progress:
 def survey(spec: TrainSpec, folders: Sequence[Folders], cache: Path | None, reporter: Reporter) -> list[Survey]:
     """Decode every file once; one that is unchanged since an earlier job did is not read again. `folders` are those of the datasets in
     the order of `models.data.datasets.every_dataset`, and so are the answers. Raises SpecError naming what cannot be used."""
-    sounds = catalog.arch(spec.model.arch).modality == "audio"
+    card = catalog.arch(spec.model.arch)
     index = FileIndex(cache / INDEX) if cache else None
     progress = _Progress(reporter)
     surveys = []
     try:
         for (pointer, dataset), places in zip(datasets.every_dataset(spec), folders, strict=True):
             reporter.check()
-            found = datasets.survey(dataset, places, sounds=sounds, index=index, check=reporter.check, tell=progress.tell)
+            found = datasets.survey(
+                dataset, places, sounds=card.modality == "audio", index=index, check=reporter.check, tell=progress.tell
+            )
             progress.next()
             errors, warnings = dataset_problems(found, dataset, pointer, CaptionRule.of(spec, dataset).word)
             if errors:
@@ -76,4 +79,6 @@ def survey(spec: TrainSpec, folders: Sequence[Folders], cache: Path | None, repo
             index.close()
     if faults := epochs.validation_problems(spec, surveys):
         raise SpecError(faults)
+    for warning in crop_warnings(spec, surveys, card.bucket_divisibility):
+        reporter.log(warning.message, "WARNING")
     return surveys

@@ -15,6 +15,7 @@ from models.extensions import Extension, FreeOptions
 from models.prompt_embeds import AdvancedPromptEmbeds
 from models.spec import Spec, TrainSpec, entry, options_that_encode
 from tests.models.variants import card
+from worker.data import encode
 from worker.data.batches import Batches
 from worker.report import Reporter
 
@@ -89,3 +90,10 @@ def test_what_encodings_of_the_bundled_archs_hang_on(arch, options, texts) -> No
     made = catalog.arch(arch).options(**options)
     assert options_that_encode(made, "text") == texts
     assert options_that_encode(made, "latents") == {}
+
+
+def test_another_way_of_reading_pictures_makes_their_latents_anew_and_no_texts(encoded, monkeypatch) -> None:
+    assert encoded(Options)[0] == 4
+    assert encoded(Options) == (0, 0)
+    monkeypatch.setattr("worker.data.encode.READING", encode.READING + 1)
+    assert encoded(Options) == (4, 0)

@@ -34,6 +34,22 @@ def read(tmp_path: Path) -> Any:
     return start
 
 
+def test_a_run_says_of_its_pictures_what_its_plan_says(pictures, tiny_job, client, tmp_path) -> None:
+    folder = pictures(count=4)
+    Image.new("RGB", (4, 100)).save(folder / "strip.png", icc_profile=b"none")
+    (folder / "strip.txt").write_text("a strip")
+    said: list[str] = []
+    reporter = Reporter(tmp_path, 1)
+    reporter.log = lambda message, *_: said.append(message)  # type: ignore[method-assign]
+    spec: Any = parse_job(tiny_job())
+    places = find_places(spec)
+    survey.survey(spec, places.datasets, places.cache, reporter)
+    plan = client.post("/v1/jobs/validate", json=tiny_job()).json()
+    planned = [each["message"] for each in plan["warnings"] if each["pointer"].startswith("/datasets/0/")]
+    assert planned == said
+    assert len(said) == 2
+
+
 @pytest.fixture
 def job(pictures: Any, tiny_job: Any, home: Path) -> dict[str, Any]:
     pictures(count=4)
