@@ -16,7 +16,6 @@ from models import quantized
 from models.errors import UserError
 from models.memory import text_encoders
 from models.quanto import QModuleMixin, quantize_module, quanto
-from models.weights import load_tensors
 
 QTYPES = {
     "qint2": quanto.qint2,
@@ -154,7 +153,7 @@ def quantize_denoiser(model: Any, root: nn.Module) -> None:
     own = getattr(model, "get_quantization_exclude_modules", lambda: None)() or []
     paths = chosen(root, own, _excluded(config))
     wanted = dict.fromkeys(paths, str(config.qtype))
-    if covered := {path for path in paths if path in _recovery_paths(model, root)}:
+    if covered := {path for path in paths if path in _recovery_paths(model)}:
         wanted = {path: str(config.qtype) if path in covered else BESIDE_RECOVERY for path in paths}
     quantize_layers(root, wanted, model.device_torch, _cache_of(model), getattr(model, "source", None))
 
@@ -162,23 +161,20 @@ def quantize_denoiser(model: Any, root: nn.Module) -> None:
 def attach_recovery(model: Any) -> None:
     """Put the frozen recovery adapter on the quantized layers: it acts in training and in previews, and no save holds it."""
     if getattr(model.model_config, "accuracy_recovery_adapter", None) and model.recovery_adapter is None:
-        model.recovery_adapter = _recovery(model, model.get_model_to_train())
+        model.recovery_adapter = _recovery(model)
 
 
-def _recovery(model: Any, root: nn.Module) -> Any:
-    from models.adapters.load import network_from_state
+def _recovery(model: Any) -> Any:
+    from models.adapters.files import put_on
 
-    state = load_tensors(Path(model.model_config.accuracy_recovery_adapter))
-    network = network_from_state(root, model.convert_lora_weights_before_load(state), model.device_torch)
-    network.requires_grad_(False)
-    return network
+    return put_on(model, Path(model.model_config.accuracy_recovery_adapter)).requires_grad_(False)
 
 
-def _recovery_paths(model: Any, root: nn.Module) -> set[str]:
+def _recovery_paths(model: Any) -> set[str]:
     """The layers that the recovery adapter's file covers."""
     if not getattr(model.model_config, "accuracy_recovery_adapter", None):
         return set()
-    network = _recovery(model, root)
+    network = _recovery(model)
     network.detach()
     return {path for path, _ in network.named_layers()}
 

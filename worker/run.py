@@ -49,6 +49,9 @@ def _work(spec: JobSpec, places: Places, surveys: list[Survey], reporter: Report
     model = slot.take(spec, places, device)
     try:
         reporter.check()
+        for name, frozen in {"training": model.assistant_lora, "recovery": model.recovery_adapter}.items():
+            if frozen is not None and getattr(frozen, "applied", None):  # an extension's class may have an adapter of its own
+                reporter.log(f"{name} adapter: {frozen.applied}")
         if isinstance(spec, TrainSpec):
             train(model, spec, surveys, places.controls, reporter, places.network_start)
         elif isinstance(spec, SampleSpec):

@@ -4,6 +4,7 @@ The base model is not changed: each adapter is a forward hook, so the base keeps
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,22 @@ AdapterLayer = LoraLayer | LokrLayer
 Device = torch.device | str | None
 
 
+@dataclass(frozen=True)
+class Applied:
+    """What was made of an adapter file: all of the `in_file` layers that it names, or it would have been refused, beside `layers` of the
+    `of_model` layers that an adapter could stand beside (a layer that is fused in the file is several here)."""
+
+    file: str
+    in_file: int
+    layers: int
+    of_model: int
+
+    def __str__(self) -> str:
+        return (
+            f"applied {self.in_file} of {self.in_file} layers of {self.file}: {self.layers} of the model's {self.of_model} layers"
+        )
+
+
 class AdapterNetwork(nn.Module):
     """Adapter layers, each beside a layer of the model. `multiplier` 1 is as trained, 0 is off.
 
@@ -32,6 +49,7 @@ class AdapterNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.multiplier = 1.0
+        self.applied: Applied | None = None  # of one that comes from a file
         self.old_format, self.network_config = old_format, network_config
         self.layers = nn.ModuleDict()
         self.pairs: list[tuple[Base, AdapterLayer]] = list(layers.values())

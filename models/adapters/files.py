@@ -1,15 +1,17 @@
 """Adapter files: what a model reads and writes, where it has several experts, and the adapter of a distilled model's training."""
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from models.adapters.attach import AdapterNetwork, merge_into_base, new_network
-from models.adapters.load import load_into, network_from_state
+from models.adapters.attach import AdapterNetwork, Applied, merge_into_base, new_network, trainable_layers
+from models.adapters.load import Name, load_into, network_from_state
 from models.errors import UserError
+from models.weightfiles import check_adapter_file
 from models.weights import load_tensors, save_tensors
 
 EXPERTS = ("transformer_1", "transformer_2")  # the submodules of a denoiser of two experts, by stage
@@ -28,7 +30,9 @@ def save_lora(model: Any, state: Mapping[str, torch.Tensor], path: Path, metadat
 
 
 def load_lora(model: Any, path: Path) -> dict[str, torch.Tensor]:
-    """An adapter file under public keys. Of a pair of experts' files, either name gives both. Raises UserError for a bad file."""
+    """An adapter file under public keys. Of a pair of experts' files, either name gives both. Raises UserError for a file that is no
+    adapter, or one of a kind that is not read here."""
+    check_adapter_file(path)
     ending = next((ending for ending in ENDINGS if path.stem.endswith(ending)), None)
     if ending is None or not model.is_multistage:
         return load_tensors(path)
@@ -38,6 +42,7 @@ def load_lora(model: Any, path: Path) -> dict[str, torch.Tensor]:
     for stage, (name, own) in enumerate(zip(EXPERTS, ENDINGS, strict=True)):
         file = path.with_stem(path.stem.removesuffix(ending) + own)
         if (both or stage in trained) and file.exists():
+            check_adapter_file(file)
             state |= {_named(key, name) if both else key: tensor for key, tensor in load_tensors(file).items()}
     if not state:
         raise UserError(f"{path.name} is for an expert that this model does not train", code="bad_adapter")
@@ -70,14 +75,81 @@ def network_for(model: Any, network: Any, alpha_is_rank: bool = False, start: Pa
         device=model.device_torch,
     )
     if start is not None:
-        load_into(made, root, model.convert_lora_weights_before_load(model.load_lora(str(start))))
+        with reading(model, start) as (state, name, num_layers):
+            load_into(made, root, state, name)
+            made.applied = Applied(start.name, num_layers, len(made.pairs), len(trainable_layers(root)))
     return made
 
 
-def put_on(model: Any, path: Path) -> AdapterNetwork:
-    """The adapter of a file on the model's denoiser, as it was trained. Raises UserError if it does not fit."""
-    state = model.convert_lora_weights_before_load(model.load_lora(str(path)))
-    return network_from_state(model.get_model_to_train(), state, model.device_torch)
+def put_on(model: Any, path: Path, device: Any = None) -> AdapterNetwork:
+    """The adapter of a file on the model's denoiser, as it was trained; `applied` says on how many layers. Raises UserError, naming the
+    file and its keys, if it does not fit."""
+    root = model.get_model_to_train()
+    with reading(model, path) as (state, name, num_layers):
+        network = network_from_state(root, state, device or model.device_torch, name)
+        network.applied = Applied(path.name, num_layers, len(network.pairs), len(trainable_layers(root)))
+        return network
+
+
+def check(model: Any, path: Path) -> None:
+    """Raises UserError as `put_on` does; afterwards the model is as it was."""
+    put_on(model, path, "cpu").detach()
+
+
+@contextlib.contextmanager
+def reading(model: Any, path: Path) -> Iterator[tuple[Mapping[str, torch.Tensor], Name, int]]:
+    """Inside, an adapter file's tensors under our keys, a function that gives for one of these the key in the file, and how many layers
+    the file names. A UserError that is raised inside names the file. Raises UserError for numbers that are not finite."""
+    try:
+        given = model.load_lora(str(path))
+        check_numbers(given)
+        layers = _by_layer(given)
+        yield model.convert_lora_weights_before_load(given), lambda key: _key_in_file(model, layers, key), len(layers)
+    except UserError as error:
+        if str(path) in error.message:
+            raise
+        raise UserError(f"{path}: {error.message}", code=error.code, hint=error.hint) from None
+
+
+def check_numbers(state: Mapping[str, torch.Tensor]) -> None:
+    """Raises UserError, naming a key, for tensors with values that are NaN or infinite, without values, or of a form that no adapter has.
+    An infinite alpha of a LoKr whose factors are whole means nothing and is let pass, as its readers do."""
+    bad = {}
+    for key, tensor in state.items():
+        path, _, part = key.rpartition(".")
+        if part == "alpha" and tensor.numel() != 1:
+            raise UserError(f"the adapter's '{key}' holds {tensor.numel()} numbers, not one", code="bad_adapter")
+        if part != "alpha" and (tensor.ndim < 2 or not tensor.numel()):
+            raise UserError(f"the adapter's '{key}' has the shape {tuple(tensor.shape)}, which is no matrix", code="bad_adapter")
+        unused = part == "alpha" and {f"{path}.lokr_w1", f"{path}.lokr_w2"} <= set(state)
+        if type(tensor) is torch.Tensor and not unused and (count := int((~tensor.float().isfinite()).sum())):
+            bad[key] = f"{count} of {tensor.numel()}"
+    if bad:
+        key = next(iter(bad))
+        more = f", and {len(bad) - 1} more of its {len(state)} tensors have such" if len(bad) > 1 else ""
+        raise UserError(
+            f"{bad[key]} numbers in the adapter's '{key}' are not finite (NaN or infinite){more}; the file is damaged, or its training "
+            "broke down; take an earlier save",
+            code="bad_adapter",
+        )
+
+
+def _by_layer(state: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """A file's tensors by the layers that it names."""
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    for key, tensor in state.items():
+        found.setdefault(re.sub(r"\.(lora_\w+|lokr_\w+|alpha)\b.*", "", key), {})[key] = tensor
+    return found
+
+
+def _key_in_file(model: Any, layers: Mapping[str, Mapping[str, torch.Tensor]], ours: str) -> str:
+    """The key, or one of the keys, that our key was made of: looked for layer by layer, for messages only."""
+    for state in layers.values():
+        with contextlib.suppress(Exception):  # a layer alone need not make sense to every architecture
+            if ours in (made := model.convert_lora_weights_before_load(state)):
+                same = [key for key, tensor in state.items() if tensor is made[ours]]
+                return next(iter([*same, *state]))
+    return ours
 
 
 def put_training_adapter(model: Any, path: Path) -> AdapterNetwork:

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from models.adapters.attach import AdapterNetwork, merge_into_base
+from models.adapters.files import check_numbers
 from models.adapters.load import network_from_state
 from models.errors import UserError
+from models.weightfiles import check_adapter_file
 from models.weights import load_tensors
 
 
@@ -62,10 +64,13 @@ class LoRASpecialNetwork:
         """From a state dict in our keys, or a file. Raises UserError for a key that fits no layer."""
         if self.unet is None:
             raise UserError("the adapter has no model to go on: call apply_to first", code="bad_adapter")
-        state = load_tensors(Path(weights)) if isinstance(weights, str | Path) else weights
+        if isinstance(weights, str | Path):
+            check_adapter_file(Path(weights))
+            weights = load_tensors(Path(weights))
+        check_numbers(weights)
         if self.network is not None:
             self.network.detach()
-        self.network = network_from_state(self.unet, state)
+        self.network = network_from_state(self.unet, weights)
         self.network.requires_grad_(False)
         self._update_torch_multiplier()
 

@@ -245,8 +245,8 @@ class Metrics(Spec):
 class SampleView(Spec):
     """A preview. What is null does not apply to its medium: clips have frames, sounds have channels, pictures last no time. The size
     of a sound is that of its waveform's picture, the thumbnail; `animation_url` is a clip as a WebP. `controls` are its control images
-    by their keys. `step` numbers the pictures of a sampling job; those of a matrix have their checkpoint and weight; `recipe` is a job
-    that makes just this picture."""
+    by their keys. `step` numbers the pictures of a sampling job; those of a matrix have their checkpoint and weight; `applied` says
+    of each adapter on how many layers it acts; `recipe` is a job that makes just this picture."""
 
     index: int
     step: int
@@ -270,6 +270,7 @@ class SampleView(Spec):
     arch: str | None = None
     model: str | None = None
     adapters: list[dict[str, Any]] = Field(default_factory=list)
+    applied: list[str] = Field(default_factory=list)
     checkpoint: str | None = None
     weight: float | None = None
     recipe: dict[str, Any] | None = None

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from models.adapters.attach import AdapterNetwork
-from models.adapters.files import network_for, put_on
+from models.adapters.files import check_numbers, network_for, put_on
 from models.base import BaseModel
 from models.errors import UserError
 from models.spec import NetworkSpec
@@ -137,3 +138,55 @@ def test_an_architectures_own_way_of_saving_and_reading_is_used(tmp_path: Path) 
     save(model, tmp_path / "a.bin")
     wanted = changes(model.network)
     assert all(torch.equal(delta, wanted[path]) for path, delta in changes(put_on(model, tmp_path / "a.bin")).items())
+
+
+BROKEN = {
+    "NaN": (
+        {"lora_B.weight": torch.full((6, 2), torch.nan)},
+        r"12 of 12 numbers in the adapter's '{key}B\.weight' are not finite",
+    ),
+    "infinite": (
+        {"lora_A.weight": torch.full((2, 6), torch.inf)},
+        r"12 of 12 numbers in the adapter's '{key}A\.weight' are not finite",
+    ),
+    "of another rank": ({"lora_B.weight": torch.ones(6, 3)}, r"transformer_2\.blocks\.0 \(lora_B.weight of shape"),
+    "no matrix": ({"lora_A.weight": torch.ones(2)}, r"'{key}A\.weight' has the shape \(2,\), which is no matrix"),
+    "half": ({"lora_B.weight": None}, r"has '{key}A\.weight' for layer 'transformer_2\.blocks\.0'; it lacks lora_B\.weight"),
+    "a layer of another model": (
+        {"up.lora_A.weight": torch.ones(2, 6)},
+        r"key 'diffusion_model\.transformer_2\.blocks\.0\.up\.lora_A",
+    ),
+}
+
+
+@pytest.mark.parametrize("change, said", BROKEN.values(), ids=list(BROKEN))
+def test_training_starts_from_no_broken_file_and_says_which_with_the_keys_in_it(tmp_path: Path, change: Any, said: str) -> None:
+    model = trained(split_multistage_loras=False)
+    save(model, tmp_path / "a.safetensors")
+    model.network.detach()
+    stem = "diffusion_model.transformer_2.blocks.0."
+    state = load_file(tmp_path / "a.safetensors") | {stem + part: tensor for part, tensor in change.items()}
+    save_file({key: tensor for key, tensor in state.items() if tensor is not None}, tmp_path / "b.safetensors")
+    with pytest.raises(UserError, match=said.replace("{key}", r"diffusion_model\.transformer_2\.blocks\.0\.lora_")) as refused:
+        network_for(model, NetworkSpec(linear=2), start=tmp_path / "b.safetensors")
+    assert refused.value.message.startswith(f"{tmp_path / 'b.safetensors'}: ")
+    assert refused.value.code == "bad_adapter"
+
+
+def test_how_many_layers_an_adapter_acts_on_is_said(tmp_path: Path) -> None:
+    model = trained(split_multistage_loras=False)
+    save(model, tmp_path / "a.safetensors")
+    model.network.detach()
+    assert (
+        str(put_on(model, tmp_path / "a.safetensors").applied)
+        == "applied 2 of 2 layers of a.safetensors: 2 of the model's 2 layers"
+    )
+
+
+def test_an_infinite_alpha_that_means_nothing_is_let_pass() -> None:
+    whole = {"a.lokr_w1": torch.ones(2, 2), "a.lokr_w2": torch.ones(2, 2), "a.alpha": torch.tensor(torch.inf)}
+    check_numbers(whole)
+    with pytest.raises(UserError, match=r"1 of 1 numbers in the adapter's 'a\.alpha' are not finite"):
+        check_numbers(
+            {"a.lora_A.weight": torch.ones(2, 2), "a.lora_B.weight": torch.ones(2, 2), "a.alpha": torch.tensor(torch.inf)}
+        )

@@ -109,14 +109,17 @@ def test_names_that_could_mean_two_layers_are_never_guessed() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"transformer.one.lora_B.weight": None}, r"has only lora_A\.weight for layer 'one'; it lacks lora_B\.weight"),
+        (
+            {"transformer.one.lora_B.weight": None},
+            r"has 'transformer\.one\.lora_A\.weight' for layer 'one'; it lacks lora_B\.weight",
+        ),
         ({"transformer.one.magnitude": torch.zeros(12)}, r"'transformer\.one\.magnitude' is no part of a lora or lokr"),
         ({"transformer.three.lora_A.weight": torch.zeros(2, 8)}, r"three\.lora_A\.weight' fits no layer of this model"),
         ({"transformer.one.lora_A.weight": torch.zeros(2, 9)}, r"layer 'one': lora_A\.weight of shape \(2, 9\), not \(2, 8\)"),
         ({"transformer.one.lora_B.weight": torch.zeros(12, 3)}, r"layer 'one': lora_B\.weight of shape \(12, 3\), not \(12, 2\)"),
         (
             {"transformer.two_a.lokr_w1": torch.zeros(3, 2)},
-            r"not of one kind, lora or lokr: it has .*lora_A\.weight and .*lokr_w1",
+            r"not of one kind, lora or lokr: it has '.*lora_A\.weight' and '.*lokr_w1'",
         ),
     ],
 )

@@ -114,8 +114,8 @@ def _sampling(model: BaseModel, spec: SampleSpec, places: Places, mode: FakeTens
 
 
 def _attach(model: BaseModel, places: Places, mode: FakeTensorMode, attached: ExitStack) -> tuple[int, list[str]]:
-    """Put the job's adapters on, and of the checkpoints that it compares the largest; the answer is what they take, and notes. A
-    checkpoint that cannot be used costs its own cells and no others."""
+    """Put the job's adapters on, and of the checkpoints that it compares the largest; the answer is what they take, and notes of those
+    that are gone. Raises UserError for one that cannot be used, as a run does before its first picture."""
     networks, found, notes = [], [], []
 
     def put_on(path: Path) -> None:
@@ -131,11 +131,8 @@ def _attach(model: BaseModel, places: Places, mode: FakeTensorMode, attached: Ex
         except UserError as error:
             notes.append(error.message)
     for path in sorted(found, key=lambda path: path.stat().st_size, reverse=True):
-        try:
-            put_on(path)
-            break
-        except UserError as error:
-            notes.append(f"{path.name}: {error.message}")
+        put_on(path)
+        break
     return num_bytes(networks), notes
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from models import memory
+from models.adapters import files
 from models.adapters.attach import AdapterNetwork
 from models.adapters.files import put_on
 from models.base import BaseModel
@@ -51,8 +52,8 @@ def sample(
     controls: Mapping[str, Path],
     reporter: Reporter,
 ) -> None:
-    """Make the pictures that are not made yet; afterwards the model is as it was. Raises UserError for an adapter that does not fit, and
-    at the end if pictures could not be made: the others are kept."""
+    """Make the pictures that are not made yet; afterwards the model is as it was. Raises UserError for adapters that cannot be used, before
+    anything is made, and at the end if pictures could not be made: the others are kept."""
     known = {place(record): record["step"] for record in reporter.made()}
     done = {
         row.first + index
@@ -68,6 +69,9 @@ def sample(
             (attached.enter_context(adapter(model, path)), reference.weight)
             for path, reference in zip(adapters, spec.adapters, strict=True)
         ]
+        for network, _ in always:
+            reporter.log(str(network.applied))
+        check_checkpoints(model, spec, checkpoints, done)
         memory.encoding(model)
         wanted = preview.encode(model, preview.configs(spec.sample, spec.samples, controls, spec.trigger_word), reporter)
         memory.denoising(model)
@@ -85,6 +89,8 @@ def sample(
                     )
                     failed |= dict.fromkeys(cells - done, own.text)
                     continue
+                if own:
+                    reporter.log(str(own.applied))
                 for row in rows:
                     wanted.networks = [*always, *([(own, row.weight)] if own else [])]
                     failed |= _make_row(model, spec, wanted, row, done, numbers, reporter)
@@ -94,6 +100,34 @@ def sample(
             code="pictures_failed",
             hint="The other pictures are kept; resume tries these again.",
         )
+
+
+def check_checkpoints(
+    model: BaseModel, spec: SampleSpec, checkpoints: Sequence[Callable[[], Path]], done: Collection[int]
+) -> None:
+    """Look at every file that the matrix still needs, before the first picture is made. Raises UserError naming those that cannot be
+    used; one that is gone costs its own cells only, and is found missing again when it is needed."""
+    bad = []
+    for find, rows in blocks(spec, checkpoints):
+        if find is None or all(row.first + index in done for row in rows for index in range(len(spec.samples))):
+            continue
+        try:
+            path = find()
+        except UserError:
+            continue
+        try:
+            files.check(model, path)
+        except UserError as error:
+            if error.code != "missing_file":
+                bad.append(by_name(error.message, path, str(rows[0].checkpoint)))
+    if bad:
+        raise UserError(f"{len(bad)} of {len(checkpoints)} checkpoints cannot be used: {_few(bad, '; ')}", code="bad_adapter")
+
+
+def by_name(said: str, path: Path, given: str) -> str:
+    """A message about a file under the name that the job gives it."""
+    text = said.replace(str(path), given)
+    return text if given in text else f"{given}: {text}"
 
 
 def num_pictures(spec: SampleSpec) -> int:
@@ -175,8 +209,7 @@ def _put_on(model: BaseModel, given: str, find: Callable[[], Path], for_now: Exi
     own = path if isinstance(path, Fault) else attempts.attempt(lambda: for_now.enter_context(adapter(model, path)))
     if not isinstance(own, Fault):
         return own
-    text = own.text if isinstance(path, Fault) else own.text.replace(str(path), given)
-    return replace(own, text=text if given in text else f"{given}: {text}")
+    return replace(own, text=by_name(own.text, path if isinstance(path, Path) else Path(given), given))
 
 
 def _make_row(
@@ -190,7 +223,8 @@ def _make_row(
     def record(index: int) -> dict[str, Any]:
         again = recipe(spec, row, index, wanted.configs[index].seed)
         labels = {"step": numbers[row.first + index], **row.labels(index)}
-        return preview.record(wanted, index, **labels, adapters=again["adapters"], recipe=again)
+        applied = [str(network.applied) for network, _ in wanted.networks]
+        return preview.record(wanted, index, **labels, adapters=again["adapters"], applied=applied, recipe=again)
 
     def put(index: int, made: Any) -> PreviewTold:
         return preview.keep(reporter.workdir / "samples", made, record(index))

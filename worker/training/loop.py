@@ -40,6 +40,8 @@ def train(
     saving) when asked to, NonFiniteLoss, UserError."""
     begins = network_start is not None and newest(reporter.bundles()) is None
     state = make_state(model, spec, network_start() if network_start and begins else None)
+    if model.network is not None and model.network.applied is not None:
+        reporter.log(f"the adapter starts from a file: {model.network.applied}")
     train_step = TrainStep(model, spec)
     saver = Saver(model, spec, state, reporter)
     saver.go_on()

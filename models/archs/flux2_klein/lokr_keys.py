@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import torch
 
-from models.archs.flux2_klein.lora_keys import DOUBLE, FUSED, OURS, OUTER, SINGLE, STEMS, SWAPPED, split, to_diffusers_block
+from models.archs.flux2_klein.lora_keys import DOUBLE, FUSED, OURS, OUTER, SINGLE, SWAPPED, dotted, split, to_diffusers_block
 from models.errors import UserError
 
 LYCORIS = "lycoris_"
@@ -36,28 +36,28 @@ def to_public(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def to_ours(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The inverse; also from dotted names of diffusers or of the original. Raises UserError for a layer that is not known, and for a
-    LoKr on a projection that is fused in the original and is not here."""
+    """The inverse; also from names of diffusers or of the original, dotted or flat. Raises UserError for a layer that is not known, and
+    for a LoKr on a projection that is fused in the original and is not here."""
     made = {}
     for key, tensor in state.items():
         if key.startswith(LYCORIS):
             made[key] = tensor  # network_from_state finds the layer
             continue
-        stem = next(stem for stem in STEMS if key.startswith(stem))
-        path, _, part = key.removeprefix(stem).rpartition(".")
-        made[f"{OURS}{_ours(path)}.{part}"] = tensor
+        stem, _, part = key.rpartition(".")
+        made[f"{OURS}{_ours(dotted(stem) or stem, key)}.{part}"] = tensor
     return made
 
 
-def _ours(path: str) -> str:
+def _ours(path: str, key: str) -> str:
     if re.match(r"(single_)?transformer_blocks\.", path) or path in OUTER.values():
         return path
     block, name = split(path, "double_blocks", "single_blocks")
     if name in FUSED or name == SWAPPED:
         raise UserError(
-            f"the LoKr on '{path}' cannot be read: the layer is split here, and a Kronecker product cannot be", code="bad_adapter"
+            f"the LoKr's '{key}' cannot be read: the layer is split here, and a Kronecker product cannot be",
+            code="bad_adapter",
         )
     table = OUTER if not block else SINGLE if block.startswith("single") else DOUBLE
     if name not in table:
-        raise UserError(f"the adapter's layer '{path}' is not one of this model's", code="bad_adapter")
+        raise UserError(f"the adapter's key '{key}' is for no layer of this model", code="bad_adapter")
     return f"{to_diffusers_block(block)}.{table[name]}".removeprefix(".")

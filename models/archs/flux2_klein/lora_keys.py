@@ -13,10 +13,10 @@ from collections.abc import Mapping
 
 import torch
 
+from models.adapterkeys import stripped
 from models.errors import UserError
 
 OURS, PUBLIC = "transformer.", "diffusion_model."
-STEMS = (PUBLIC, "base_model.model.", OURS, "")
 
 FUSED = {
     "img_attn.qkv": ("attn.to_q", "attn.to_k", "attn.to_v"),
@@ -42,6 +42,13 @@ OUTER = {
     "final_layer.linear": "proj_out",
     "final_layer.adaLN_modulation.1": "norm_out.linear",
 }
+NAMES = {  # of layers inside blocks, and ("") outside
+    "double_blocks": (*FUSED, *DOUBLE),
+    "single_blocks": (*SINGLE,),
+    "transformer_blocks": (*DOUBLE.values(), *(part for parts in FUSED.values() for part in parts)),
+    "single_transformer_blocks": (*SINGLE.values(),),
+    "": (*OUTER, *OUTER.values()),
+}
 SWAPPED = "final_layer.adaLN_modulation.1"  # the original's rows are (shift, scale), those of diffusers (scale, shift)
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # A (r, in) and B (out, r); W += B A
@@ -49,7 +56,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]  # A (r, in) and B (out, r); W += B A
 
 def to_public(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Our adapter under the original network's names. Raises UserError for a layer that the original has no name for."""
-    pairs = _pairs(state, OURS)
+    pairs = {path: pair for path, (pair, _) in _pairs(state).items()}
     made: dict[str, Pair] = {}
     while pairs:
         path = next(iter(pairs))
@@ -68,22 +75,30 @@ def to_public(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def to_ours(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The inverse, for files of other trainers too: names of the original or of diffusers, with or without `alpha`, which is folded
-    into B. Raises UserError naming the first layer that is not known."""
+    """The inverse, for files of other trainers too: names of the original or of diffusers, dotted or flat, with or without `alpha`,
+    which is folded into B. Raises UserError naming the first key that is not known, and both keys where one layer is named twice."""
     made: dict[str, Pair] = {}
-    for path, pair in _pairs(state, *STEMS).items():
-        block, name = split(path, "double_blocks", "single_blocks")
-        if path.startswith(("transformer_blocks.", "single_transformer_blocks.")) or path in OUTER.values():
-            made[path] = pair
-        elif block.startswith("double_blocks") and name in FUSED:
-            parts = zip(FUSED[name], _unfuse(pair), strict=True)
-            made |= {f"{to_diffusers_block(block)}.{part}": own for part, own in parts if own is not None}
-        else:
-            table = OUTER if not block else SINGLE if block.startswith("single") else DOUBLE
-            if name not in table:
-                raise UserError(f"the adapter's layer '{path}' is not one of this model's", code="bad_adapter")
-            made[f"{to_diffusers_block(block)}.{table[name]}".removeprefix(".")] = _swap(pair) if name == SWAPPED else pair
+    origins: dict[str, str] = {}
+    for path, (pair, key) in _pairs(state).items():
+        for ours, own in _ours(path, pair, key).items():
+            if ours in made:
+                raise UserError(f"the adapter names one layer twice, as '{origins[ours]}' and as '{key}'", code="bad_adapter")
+            made[ours], origins[ours] = own, key
     return _state(made, OURS)
+
+
+def _ours(path: str, pair: Pair, key: str) -> dict[str, Pair]:
+    """A layer of a file under our names: several where the file's is fused."""
+    block, name = split(path, "double_blocks", "single_blocks")
+    if path.startswith(("transformer_blocks.", "single_transformer_blocks.")) or path in OUTER.values():
+        return {path: pair}
+    if block.startswith("double_blocks") and name in FUSED:
+        parts = zip(FUSED[name], _unfuse(pair), strict=True)
+        return {f"{to_diffusers_block(block)}.{part}": own for part, own in parts if own is not None}
+    table = OUTER if not block else SINGLE if block.startswith("single") else DOUBLE
+    if name not in table:
+        raise UserError(f"the adapter's key '{key}' is for no layer of this model", code="bad_adapter")
+    return {f"{to_diffusers_block(block)}.{table[name]}".removeprefix("."): _swap(pair) if name == SWAPPED else pair}
 
 
 def _fuse(parts: list[Pair | None]) -> Pair:
@@ -124,24 +139,37 @@ def _swap(pair: Pair) -> Pair:
     return pair[0], torch.cat([second, first])
 
 
-def _pairs(state: Mapping[str, torch.Tensor], *stems: str) -> dict[str, Pair]:
-    """A and B by layer. Raises UserError for a key that is no part of a LoRA and for half a pair."""
-    found: dict[str, dict[str, torch.Tensor]] = {}
-    for key, tensor in state.items():
+def _pairs(state: Mapping[str, torch.Tensor]) -> dict[str, tuple[Pair, str]]:
+    """A and B by layer, with a key of the file. Raises UserError for a key that is no part of a LoRA and for half a pair."""
+    found: dict[str, dict[str, str]] = {}
+    for key in state:
         match = re.fullmatch(r"(.+)\.(?:(?:lora_)(A|B|down|up)(?:\.default)?\.weight|(alpha))", key)
-        stem = next((stem for stem in stems if key.startswith(stem)), None)
-        if match is None or stem is None:
+        path = match and dotted(match[1])
+        if match is None or path is None:
             raise UserError(f"the adapter's key '{key}' is not one of a LoRA for this model", code="bad_adapter")
         part = {"down": "A", "up": "B"}.get(match[2], match[2] or "alpha")
-        found.setdefault(match[1].removeprefix(stem), {})[part] = tensor
+        if (known := found.setdefault(path, {}).setdefault(part, key)) != key:
+            raise UserError(f"the adapter names one layer twice, as '{known}' and as '{key}'", code="bad_adapter")
     pairs = {}
-    for path, parts in found.items():
-        if not {"A", "B"} <= set(parts):
-            raise UserError(f"the adapter's layer '{path}' has only {', '.join(sorted(parts))}, not A and B", code="bad_adapter")
-        rank = parts["A"].shape[0]
-        scale = float(parts["alpha"]) / rank if "alpha" in parts else 1.0
-        pairs[path] = parts["A"], parts["B"] * scale if scale != 1 else parts["B"]
+    for path, keys in found.items():
+        if lacking := {"A", "B"} - set(keys):
+            key = next(iter(keys.values()))
+            raise UserError(f"the adapter has '{key}' without its {' and '.join(sorted(lacking))}", code="bad_adapter")
+        matrix_A, matrix_B = state[keys["A"]], state[keys["B"]]
+        scale = float(state[keys["alpha"]]) / matrix_A.shape[0] if "alpha" in keys else 1.0
+        pairs[path] = (matrix_A, matrix_B * scale if scale != 1 else matrix_B), keys["A"]
     return pairs
+
+
+def dotted(given: str) -> str | None:
+    """The path of a layer with dots and nothing in front; None if it has underscores for dots and is none of this model's."""
+    path, flat = stripped(given)
+    if not flat:
+        return path
+    match = re.fullmatch(r"((?:double|single|transformer|single_transformer)_blocks)_(\d+)_(.+)", path)
+    blocks, name = (match[1], match[3]) if match else ("", path)
+    known = {each.replace(".", "_"): each for each in NAMES[blocks]}.get(name)
+    return known and (f"{blocks}.{match[2]}.{known}" if match else known)
 
 
 def split(path: str, *stems: str) -> tuple[str, str]:

@@ -52,6 +52,8 @@ def test_the_saved_file_does_the_same_in_diffusers_and_here(klein: Any, tiny: Pa
         ("diffusion_model.double_blocks.1.txt_attn.proj", "transformer_blocks.1.attn.to_add_out"),
         ("diffusion_model.single_blocks.1.linear1", "single_transformer_blocks.1.attn.to_qkv_mlp_proj"),
         ("diffusion_model.img_in", "x_embedder"),
+        ("lora_unet_double_blocks_0_img_mlp_0", "transformer_blocks.0.ff.linear_in"),
+        ("base_model.model.transformer.x_embedder", "x_embedder"),
         ("transformer.transformer_blocks.0.attn.to_q", "transformer_blocks.0.attn.to_q"),
     ],
 )
@@ -69,9 +71,9 @@ def test_dotted_names_of_others_are_read(klein: Any, theirs: str, ours: str) -> 
 def test_what_a_kronecker_product_cannot_say_is_refused(klein: Any) -> None:
     factor = {"lokr_w1": torch.zeros(2, 2), "lokr_w2": torch.zeros(2, 2)}
     for layer in ("double_blocks.0.img_attn.qkv", "final_layer.adaLN_modulation.1"):
-        with pytest.raises(UserError, match=rf"LoKr on '{layer}' cannot be read: the layer is split here"):
+        with pytest.raises(UserError, match=rf"'diffusion_model\.{layer}\.lokr_w1' cannot be read: the layer is split here"):
             klein.convert_lora_weights_before_load({f"diffusion_model.{layer}.{name}": t for name, t in factor.items()})
-    with pytest.raises(UserError, match=r"layer 'double_blocks\.0\.other' is not one of this model's"):
+    with pytest.raises(UserError, match=r"'diffusion_model\.double_blocks\.0\.other\.lokr_w1' is for no layer of this model"):
         klein.convert_lora_weights_before_load({f"diffusion_model.double_blocks.0.other.{name}": t for name, t in factor.items()})
     network = trained(klein, ["x_embedder"])
     with pytest.raises(UserError, match="a LoKr on layer 'x_embedder' has no public name"):

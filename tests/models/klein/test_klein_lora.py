@@ -1,6 +1,7 @@
 """FLUX.2 klein's adapter files: the public names, read by diffusers, and files that others trained on the fused projections."""
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -156,11 +157,50 @@ def test_a_file_trained_on_the_fused_projections_does_what_it_does_in_diffusers(
     assert torch.allclose(product, deltas[name.removeprefix("transformer.")], rtol=0, atol=1e-6)
 
 
+def flat(state: dict[str, torch.Tensor], stem: str) -> dict[str, torch.Tensor]:
+    """With underscores for the dots of paths, as musubi-tuner (`lora_unet_`) and LyCORIS write them."""
+    split = ((name.removeprefix("diffusion_model.").partition(".lora"), tensor) for name, tensor in state.items())
+    return {f"{stem}{path.replace('.', '_')}{dot}{part}": tensor for (path, dot, part), tensor in split}
+
+
+def test_every_layer_has_a_flat_name_of_its_own(klein: Any) -> None:
+    network = trained(klein, only=[""])
+    wanted = {path: layer.delta() for path, layer in network.named_layers()}
+    ours = {name.removeprefix("transformer."): tensor for name, tensor in network.public_state().items()}
+    network.detach()
+    theirs = flat(to_public(ours), "lora_unet_")
+    assert {"lora_unet_double_blocks_0_img_attn_qkv.lora_A.weight", "lora_unet_final_layer_linear.lora_B.weight"} <= set(theirs)
+    for state in (theirs, flat(ours, "lora_unet_"), flat(ours, "lora_transformer_")):
+        again = network_from_state(klein.get_model_to_train(), to_ours(state))
+        again.detach()
+        found = {path: layer.delta() for path, layer in again.named_layers()}
+        assert set(found) == set(wanted)
+        assert all(torch.allclose(delta, wanted[path], rtol=0, atol=1e-6) for path, delta in found.items())  # sums of fused ranks
+
+
+FUSED_AND_SPLIT = ("diffusion_model.double_blocks.0.img_attn.qkv", "transformer.transformer_blocks.0.attn.to_k")
+TWO_STYLES = ("diffusion_model.single_blocks.1.linear1", "lora_unet_single_transformer_blocks_1_attn_to_qkv_mlp_proj")
+
+
+@pytest.mark.parametrize("layers", [FUSED_AND_SPLIT, FUSED_AND_SPLIT[::-1], TWO_STYLES], ids=lambda layers: layers[0])
+def test_a_layer_named_twice_is_refused_with_both_keys(layers: tuple[str, str]) -> None:
+    rows = {layer: 3 * WIDTH if "qkv" in layer and "fused" not in layer else WIDTH for layer in layers}
+    state = {f"{layer}.lora_A.weight": torch.ones(RANK, WIDTH) for layer in layers}
+    state |= {f"{layer}.lora_B.weight": torch.ones(rows[layer], RANK) for layer in layers}
+    said = " and as ".join(f"'{layer}.lora_A.weight'" for layer in layers)
+    with pytest.raises(UserError, match=re.escape(f"names one layer twice, as {said}")) as refused:
+        to_ours(state)
+    assert refused.value.code == "bad_adapter"
+
+
 def test_other_spellings_mean_the_same_and_an_alpha_scales() -> None:
     plain = to_ours(foreign())
     for spelling in (
         foreign(down="lora_down", up="lora_up"),
         foreign(prefix="base_model.model."),
+        foreign(prefix="base_model.model.diffusion_model."),
+        flat(foreign(down="lora_down", up="lora_up"), "lora_unet_"),
+        flat({name.removeprefix("transformer."): tensor for name, tensor in plain.items()}, "lycoris_"),
         foreign(prefix=""),
         {name.replace(".weight", ".default.weight"): tensor for name, tensor in foreign().items()},
         plain,
@@ -189,16 +229,17 @@ def test_the_last_layers_modulation_has_its_halves_swapped() -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("diffusion_model.double_blocks.0.img_attn.qvk.lora_A.weight", "layer 'double_blocks.0.img_attn.qvk' is not one of this model's"),
-        ("lora_unet_double_blocks_0_img_attn_qkv.hada_w1_a", "key 'lora_unet_double_blocks_0_img_attn_qkv.hada_w1_a' is not one of a LoRA"),
+        ("diffusion_model.double_blocks.0.img_attn.qvk.lora_A.weight", "is for no layer of this model"),
+        ("lora_unet_double_blocks_0_img_attn_qvk.lora_down.weight", "is not one of a LoRA"),
+        ("lora_unet_double_blocks_0_img_attn_qkv.hada_w1_a", "is not one of a LoRA"),
     ],
-)  # fmt: skip
+)
 def test_a_key_of_another_model_is_refused_by_name(key: str, said: str) -> None:
     state = {key: torch.zeros(2, 4), key.replace("lora_A", "lora_B"): torch.zeros(4, 2)}
-    with pytest.raises(UserError, match=said.replace(".", r"\.")):
+    with pytest.raises(UserError, match=re.escape(f"the adapter's key '{key}' {said}")):
         to_ours(state)
 
 
 def test_half_a_pair_is_refused() -> None:
-    with pytest.raises(UserError, match=r"layer 'double_blocks\.0\.img_mlp\.0' has only A, not A and B"):
+    with pytest.raises(UserError, match=r"'diffusion_model\.double_blocks\.0\.img_mlp\.0\.lora_A\.weight' without its B"):
         to_ours({"diffusion_model.double_blocks.0.img_mlp.0.lora_A.weight": torch.zeros(2, 4)})

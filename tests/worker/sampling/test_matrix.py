@@ -12,7 +12,7 @@ from PIL import Image, ImageChops
 from models import catalog
 from models.archs.pocket.model import PocketModel
 from models.errors import SpecError, UserError
-from models.weights import save_tensors
+from models.weights import load_tensors, save_tensors
 from server.store import jobs
 from worker import tiny
 from worker.places import find_places
@@ -150,16 +150,38 @@ def test_what_is_compared_is_listed_once() -> None:
         catalog.parse_job(matrix_job(matrix={"checkpoints": CHECKPOINTS, "weights": [0.5, 1.0, 0.5]}))
 
 
-def test_a_checkpoint_that_does_not_fit_costs_only_its_own_cells(checkpoints, models, run_here, scripted) -> None:
-    save_tensors({"diffusion_model.blocks.9.lora_A.weight": torch.ones(2, 2)}, models / "foreign.safetensors")
-    job = matrix_job(matrix={"checkpoints": ["foreign.safetensors", CHECKPOINTS[0]]})
+def test_checkpoints_that_cannot_be_used_are_refused_before_a_picture_is_made(checkpoints, models, run_here, scripted) -> None:
+    """Each under the name that the job gives it, with the key as it stands in its file."""
+    good = load_tensors(models / CHECKPOINTS[0])
+    key = next(key for key in good if key.endswith("lora_B.weight"))
+    layer = key.removesuffix(".lora_B.weight")
+    bad = {
+        "foreign": (
+            {"diffusion_model.blocks.9.lora_A.weight": torch.ones(2, 2)},
+            "'diffusion_model.blocks.9.lora_A.weight' fits no",
+        ),
+        "nan": (
+            {**good, key: good[key] * torch.nan},
+            f"{good[key].numel()} of {good[key].numel()} numbers in the adapter's '{key}'",
+        ),
+        "wide": ({**good, key: torch.zeros(1, 4)}, f"'{layer}.lora_A.weight' does not fit layer"),
+        "half": ({name: tensor for name, tensor in good.items() if name != key}, f"has '{layer}.lora_A.weight' for layer"),
+        "loha": ({f"{layer}.hada_w1_a": torch.ones(2, 2)}, f"not read here, LoHa ('{layer}.hada_w1_a')"),
+        "alphas": ({**good, f"{layer}.alpha": torch.ones(3)}, f"'{layer}.alpha' holds 3 numbers, not one"),
+    }
+    for name, (state, _) in bad.items():
+        save_tensors(state, models / f"{name}.safetensors")
     reporter = scripted("run")
-    with pytest.raises(
-        UserError, match=r"3 of 6 .* numbers 1 to 3: foreign\.safetensors: the adapter's key .*blocks\.9"
-    ) as raised:
-        run_here(job, reporter)
-    assert raised.value.code == "pictures_failed"
-    assert [record["step"] for record in records(reporter.workdir)] == [4, 5, 6]
+    with pytest.raises(UserError) as raised:
+        run_here(matrix_job(matrix={"checkpoints": [CHECKPOINTS[0], *(f"{name}.safetensors" for name in bad)]}), reporter)
+    assert raised.value.code == "bad_adapter"
+    assert raised.value.message.startswith("6 of 7 checkpoints cannot be used: foreign.safetensors: the adapter's key ")
+    assert not reporter.heard("preview") and not records(reporter.workdir)
+    for name, (_, said) in bad.items():
+        with pytest.raises(UserError) as raised:
+            run_here(matrix_job(matrix=None, adapters=[{"path": f"{name}.safetensors"}]), folder=name)
+        assert said in raised.value.message and f"{name}.safetensors" in raised.value.message
+        assert raised.value.code == "bad_adapter"
 
 
 def test_a_picture_that_fails_is_listed_at_the_end_and_made_by_the_next_run(checkpoints, run_here, scripted, monkeypatch) -> None:
@@ -183,13 +205,18 @@ def test_a_picture_that_fails_is_listed_at_the_end_and_made_by_the_next_run(chec
     assert pixels(rest.workdir) == pixels(run_here(job, folder="whole"))
 
 
-def test_adapters_act_beside_the_matrix_and_a_prompt_may_weaken_them(checkpoints, run_here) -> None:
+def test_adapters_act_beside_the_matrix_and_a_prompt_may_weaken_them(checkpoints, models, run_here, caplog) -> None:
+    caplog.set_level("INFO", "safelight")
     one, two = ({"path": path, "weight": 1.0} for path in (CHECKPOINTS[0], CHECKPOINTS[3]))
     matrix = {"checkpoints": [CHECKPOINTS[3]], "weights": [1.0]}
     both = run_here(matrix_job(matrix=None, adapters=[one, two]), folder="both")
     beside = run_here(matrix_job(matrix=matrix, adapters=[one]), folder="beside")
     assert pixels(beside) == pixels(both)
     assert records(beside)[0]["adapters"] == [one, two]
+    for told, path, per_layer in zip(records(beside)[0]["applied"], (CHECKPOINTS[0], CHECKPOINTS[3]), (2, 3), strict=True):
+        layers = len(load_tensors(models / path)) // per_layer  # A and B; w1, w2 and alpha
+        assert told.startswith(f"applied {layers} of {layers} layers of {path}: {layers} of the model's ")
+        assert told in caplog.messages
     samples = [{"prompt": PROMPTS[0]}, {"prompt": PROMPTS[1], "network_multiplier": 0.0}]
     weak = run_here(matrix_job(matrix=matrix, samples=samples), folder="weak")
     bare = run_here(matrix_job(matrix=None, samples=samples), folder="bare")
