@@ -136,9 +136,8 @@ def test_a_sampling_jobs_peak_is_predicted(arch: str, name: str, job: Callable[.
 
 
 def test_parts_are_what_they_are_called(job: Callable[..., SampleSpec], home: Path) -> None:
-    """On a GPU the embeds wait outside, and with low_vram whatever is not at work. An unusable checkpoint costs its cells only."""
-    matrix = {"checkpoints": ["one.safetensors", "gone.safetensors", "other.safetensors", "two.safetensors"]}
-    save_tensors({"other": torch.zeros(1_000_000)}, home / "models" / "other.safetensors")
+    """On a GPU the embeds wait outside, and with low_vram whatever is not at work. A checkpoint that is gone costs its cells only."""
+    matrix = {"checkpoints": ["one.safetensors", "gone.safetensors", "two.safetensors"]}
     spec = job(**{"adapters": ADAPTERS[:1], "matrix": matrix, "model.low_vram": True})
     here, there = (predict.predict(spec, find_places(spec), device=device) for device in ("cpu", "cuda:0"))
     model = load_model(spec, find_places(spec), "cpu")
@@ -151,8 +150,10 @@ def test_parts_are_what_they_are_called(job: Callable[..., SampleSpec], home: Pa
     assert (here.parts["caches"], here.trained_parameters, here.disk) == (held, 0, {})
     assert here.phases["encoding"] - there.phases["encoding"] == pytest.approx(denoiser + held, rel=1e-3)
     assert here.phases["sampling"] - there.phases["sampling"] == pytest.approx(encoder + held, rel=1e-3)
-    gone, other = here.notes
-    assert gone.endswith("gone.safetensors is missing") and other.startswith("other.safetensors: the adapter")
+    assert [note.endswith("gone.safetensors is missing") for note in here.notes] == [True]
+    save_tensors({"other": torch.zeros(1_000_000)}, home / "models" / "gone.safetensors")
+    with pytest.raises(UserError, match=r"gone\.safetensors holds 'other' and 0 more tensors, and none is an adapter's"):
+        predict.predict(spec, find_places(spec))
 
 
 def test_a_mask_with_numbers_picks_from_a_blank_tensor() -> None:
