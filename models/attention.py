@@ -20,7 +20,11 @@ except ImportError:  # the native kernel does not need it
     flash_attn_func = None
 
 BACKENDS = ("native", "flash")
+log = logging.getLogger(__name__)
+
 DISPATCH = "diffusers.models.attention_dispatch"
+
+_warned = False  # that the chosen kernel is not the one that computes, once for each choice
 
 # diffusers warns at every choice, also of its default, that choosing is new
 logging.getLogger("diffusers.models.modeling_utils").addFilter(
@@ -44,6 +48,8 @@ def set_attention_backend(root: nn.Module, name: str) -> None:
 
     Raises UserError for an unknown name, a kernel that is not installed, and a model that offers no choice.
     """
+    global _warned
+    _warned = False
     if name not in BACKENDS:
         raise UserError(f"attention backend {name!r} is unknown; known: {', '.join(BACKENDS)}", code="unknown_backend")
     if name == "flash" and flash_attn_func is None:
@@ -63,8 +69,19 @@ def attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, backend: str
 ) -> torch.Tensor:
     """Softmax attention over (B, heads, L, D), `mask` (B, 1, 1, L) true where a key counts. The flash kernel has no mask: a batch
-    with padding is computed by the native one."""
+    with padding is computed by the native one, which is warned of once."""
     if backend == "flash" and mask is None and flash_attn_func is not None:
         made: Any = flash_attn_func(*(part.transpose(1, 2) for part in (query, key, value)))
         return made.transpose(1, 2)  # type: ignore[no-any-return]
+    if backend == "flash":
+        _warn_of_native()
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+def _warn_of_native() -> None:
+    global _warned
+    if not _warned:
+        log.warning(
+            "attention backend 'flash' has no mask: batches whose captions are padded to one length are computed by 'native'"
+        )
+    _warned = True

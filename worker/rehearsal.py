@@ -33,7 +33,7 @@ RATE = 16000  # of the sounds, in Hz
 def a_job_runs(s: Subject) -> str:
     """Two steps of training with the card's inputs, and a preview that gets all of them; where the card claims a training adapter, the
     same again with the first job's adapter as that."""
-    with tempfile.TemporaryDirectory() as folder, _listed(s.card):
+    with tempfile.TemporaryDirectory() as folder, listed(s.card):
         where = Path(folder)
         folders = _data(s, where / "data")
         adapter = _job(s, folders, where / "run")
@@ -123,8 +123,8 @@ def _sound() -> Audio:
 
 
 @contextlib.contextmanager
-def _listed(card: Arch) -> Iterator[None]:
-    """The card in the catalogue, as the template's and its variants' are not."""
+def listed(card: Arch) -> Iterator[None]:
+    """Inside, the card is in the catalogue, as the template's and its variants' are not."""
     before = catalog.extensions().values()
     if catalog.archs().get(card.name) is not card:
         catalog.register([*before, Extension(card.name, "", "", card)])

@@ -51,7 +51,11 @@ class ModelSpec(Spec):
         "bf16", title="Precision", section="Advanced", order=30, help="Precision of the frozen weights and activations."
     )
     attention_backend: Literal["native", "flash"] = entry(
-        "native", title="Attention", section="Advanced", order=31, help="Attention kernel; flash needs the package flash-attn."
+        "native",
+        title="Attention",
+        section="Advanced",
+        order=31,
+        help="Attention kernel; flash needs the package flash-attn, and padded batches are native.",
     )
     te_dtype: Dtype | None = entry(
         None, title="Text encoder's precision", section="Advanced", order=32, help="Precision of the text encoder, if another."

@@ -1,6 +1,7 @@
 """The contract's own behaviour, where no architecture overrides it."""
 
 import pickle
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from models.archs import example
 from models.attention import attention, set_attention_backend
 from models.base import BaseModel
 from models.batch import Audio, Batch, Clip, GenerateImageConfig
@@ -173,6 +175,28 @@ def test_attention_leaves_masked_keys_out() -> None:
     mask = torch.tensor([[[[True, True, False]]]])
     wanted = torch.softmax(q.double() @ k[:, :, :2].double().transpose(2, 3) / 2, dim=-1) @ v[:, :, :2].double()
     assert torch.allclose(attention(q, k, v, mask, "native").double(), wanted, atol=1e-6)
+
+
+def test_the_template_names_every_hook_and_flag_of_the_contract() -> None:
+    folder = Path(example.__file__).parent
+    told = (folder / "model.py").read_text() + (folder / "README.md").read_text()
+    names = {name for name in [*vars(BaseModel), *vars(BaseModel("cpu", None))] if not name.startswith("_")}
+    assert len(names) > 60 and {name for name in names if not re.search(rf"\b{name}\b", told)} == set()
+
+
+def test_flash_computes_a_padded_batch_natively_and_says_so_once_for_each_choice(
+    model: Small, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("models.attention.flash_attn_func", lambda q, *_: torch.zeros_like(q))
+    q, k, v = (torch.randn(1, 2, 3, 4) for _ in range(3))
+    mask = torch.tensor([[[[True, True, False]]]])
+    for _ in range(2):
+        model.set_attention_backend("flash")
+        assert attention(q, k, v, None, "flash").abs().sum() == 0 and caplog.messages == []
+        for _ in range(2):
+            assert torch.equal(attention(q, k, v, mask, "flash"), attention(q, k, v, mask, "native"))
+        assert [text.partition(":")[0] for text in caplog.messages] == ["attention backend 'flash' has no mask"]
+        caplog.clear()
 
 
 def test_gradient_checkpointing_sets_the_flag_where_there_is_no_method(model: Small) -> None:

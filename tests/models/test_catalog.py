@@ -276,3 +276,9 @@ def test_a_fixed_size_has_sides_that_the_network_takes() -> None:
     card = catalog.arch("pocket")
     with pytest.raises(ValueError, match=r"fixed_size \(64, 40\) must be multiples of bucket_divisibility 16"):
         type(card)(**{**dict(card), "fixed_size": (64, 40)})
+
+
+def test_the_template_is_in_no_catalogue() -> None:
+    assert ARCHS[0].name == "example" and "example" not in catalog.bundled() and "example" not in catalog.archs()
+    with pytest.raises(UserError, match="arch 'example' is unknown; known: "):
+        catalog.arch("example")

@@ -49,6 +49,13 @@ def test_its_variants_conform(cls: type, capabilities: tuple[str, ...], channels
     assert broken(variants.subject(cls, tmp_path, *capabilities, in_channels=channels)) == {}
 
 
+def test_a_left_padded_model_gets_its_texts_to_the_right_of_their_padding(tmp_path: Path) -> None:
+    subject = variants.subject(variants.LeftPaddedModel, tmp_path)
+    assert "equal within" in rules.mixed_lengths_change_nothing(subject)
+    (short, long), *_ = subject.model.masks
+    assert long.all() and not short[0] and short[-1] and short.tolist() == sorted(short.tolist())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("cls", "capabilities", "channels"), VARIANTS, ids=lambda value: getattr(value, "__name__", None))
 def test_its_variants_learn_what_they_are_shown(cls: type, capabilities: tuple[str, ...], channels: int, tmp_path: Path) -> None:

@@ -141,6 +141,17 @@ class ShortenedVideoModel(VideoModel):
         return super().starting_noise(replace(gen_config, num_frames=(gen_config.num_frames - 1) // 4 + 1), generator)
 
 
+class LeftPaddedModel(ExampleModel):
+    """Texts end at the same place, as language models want them; `masks` are those of its predictions."""
+
+    te_padding_side = "left"
+
+    def load_model(self) -> None:
+        super().load_model()
+        self.masks: list[torch.Tensor] = []
+        self.model.register_forward_pre_hook(lambda _, args: self.masks.append(args[3]))
+
+
 class DistilledModel(ExampleModel):
     """Trains with an adapter that undoes its distillation."""
 
