@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any
 
 PROBE_SECONDS = 180.0  # torch is read from a cold disk, and CUDA begins
@@ -20,7 +21,9 @@ class Found:
 
 
 def probe(device: str) -> Found:
-    """Ask a short child. A device of another kind than CUDA needs no look."""
+    """Ask a short child. A device of another kind than CUDA needs no look, but torch has to be there."""
+    if find_spec("torch") is None:
+        return Found("torch is not installed; install safelight with its extra, as 'safelight[worker]'")
     if not device.startswith("cuda"):
         return Found()
     command = [sys.executable, "-m", "worker.probe", device]

@@ -245,6 +245,8 @@ def test_a_child_asks_torch_and_says_what_ended_it(tmp_path: Path, monkeypatch: 
         "the process that tried it ended with code 1: libcudart.so.12: cannot open shared object file"
     )
     assert probe.probe("cpu") == probe.Found()
+    monkeypatch.setattr(probe, "find_spec", lambda _: None)
+    assert "safelight[worker]" in str(probe.probe("cpu").problem)
 
 
 def test_a_worker_whose_card_cannot_be_used_is_listed_with_the_reason_and_takes_no_job(
