@@ -18,15 +18,18 @@ def write_clip(
     times: Sequence[float] | None = None,
     tone: tuple[int, float] | None = None,
     pixel_shape: Fraction | None = None,
+    title: str | None = None,
 ) -> Path:
     """Frames without loss where the container can hold that, else in good quality. `times` in seconds, else evenly; `tone` is
     (sample rate, seconds) of a sound beside them, `pixel_shape` the width of a pixel by its height, which .mp4 keeps."""
     codec, pixel_format = LOSSLESS.get(path.suffix, ("libvpx-vp9" if path.suffix == ".webm" else "libx264", "yuv420p"))
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as file:
+        if title:
+            file.metadata["title"] = title
         video = file.add_stream(codec, rate=fps)
         video.width, video.height = frames[0].size
-        video.pix_fmt = pixel_format
+        video.pix_fmt = pixel_format = "rgba" if frames[0].mode == "RGBA" else pixel_format
         if pixel_shape:
             video.codec_context.sample_aspect_ratio = pixel_shape
         video.codec_context.time_base = Fraction(1, 1000) if times else Fraction(1, fps)
@@ -34,7 +37,8 @@ def write_clip(
         if sound is not None:
             sound.layout = "stereo"
         for number, frame in enumerate(frames):
-            made = av.VideoFrame.from_ndarray(np.asarray(frame), format="rgb24").reformat(format=pixel_format)
+            made = av.VideoFrame.from_ndarray(np.asarray(frame), format="rgba" if frame.mode == "RGBA" else "rgb24")
+            made = made.reformat(format=pixel_format)
             made.pts = round(1000 * times[number]) if times else number
             made.time_base = Fraction(1, 1000) if times else Fraction(1, fps)
             file.mux(video.encode(made))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from models.data.frames import TEMPORAL_STRIDE, snap_frames
 from models.data.limits import PIXELS, too_large
@@ -80,20 +81,27 @@ def choose_frames(dataset: DatasetSpec, times: Sequence[float], count: int) -> l
     return [_nearest(times, times[0] + place / dataset.fps) for place in range(count)]
 
 
+def open_media(path: Path) -> Any:
+    """PyAV's container. A title in another encoding than UTF-8 is no fault of the clip."""
+    import av
+
+    return av.open(str(path), metadata_errors="replace")
+
+
 def probe_clip(path: Path, *, decode: bool) -> ClipFacts:
     """What the clip holds; with `decode` every frame is decoded, which is the only way to know that it can be. Raises BadClip,
     and OSError where the file could not be got at."""
-    import av
-
     try:
-        with av.open(str(path)) as file:
+        with open_media(path) as file:
             if not file.streams.video:
                 raise BadClip("no video in it")
             has_sound = bool(file.streams.audio)
         times = frame_times(path)
         size = None
-        with av.open(str(path)) as file:
+        with open_media(path) as file:
             stream = file.streams.video[0]
+            if stream.codec_context is None:
+                raise BadClip("its codec is not known here")
             if fault := too_large(stream.width, stream.height):
                 raise BadClip(fault)
             stream.thread_type = "AUTO"
@@ -125,9 +133,7 @@ def shown_size(width: int, height: int, pixel_shape: Fraction | None, rotation: 
 
 def frame_times(path: Path) -> list[float]:
     """When each frame of the clip is shown, in seconds, rising; read from the container, nothing is decoded."""
-    import av
-
-    with av.open(str(path)) as file:
+    with open_media(path) as file:
         stream = file.streams.video[0]
         stamps = [packet.dts if packet.pts is None else packet.pts for packet in file.demux(stream) if packet.size]
         rate = float(stream.average_rate or stream.guessed_rate or 24)
@@ -142,10 +148,12 @@ def probe_sound(path: Path, *, decode: bool) -> SoundFacts:
     import av
 
     try:
-        with av.open(str(path)) as file:
+        with open_media(path) as file:
             if not file.streams.audio:
                 raise BadClip("no sound in it")
             stream = file.streams.audio[0]
+            if stream.codec_context is None:
+                raise BadClip("its codec is not known here")
             rate = stream.sample_rate
             if decode or file.duration is None:
                 samples = sum(frame.samples for frame in file.decode(audio=0))

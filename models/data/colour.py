@@ -5,9 +5,10 @@ point compensation. A profile that moves no value by more than ONE_LEVEL is sRGB
 """
 
 import io
+from contextlib import suppress
 from functools import lru_cache
 
-from PIL import Image, ImageChops, ImageCms
+from PIL import ExifTags, Image, ImageChops, ImageCms
 
 ONE_LEVEL = 1  # of 255: what rounding does
 GRID = range(0, 256, 32)
@@ -17,19 +18,34 @@ FITTING = {
     "GRAY": {"1", "L", "LA", "La"},
     "CMYK": {"CMYK"},
 }
+SRGB_GAMMA, SAME_GAMMA = 1 / 2.2, 0.05
+INDEX = 1  # in EXIF's table of interoperability
+ADOBE = "the mark of Adobe RGB but no profile, read as sRGB"
 BROKEN = "a broken colour profile, which counts as none"
 OTHER = "a colour profile of another kind of picture, which counts as none"
 
 
 def profile_fault(image: Image.Image) -> str | None:
-    """Why the picture's profile is not applied; None if it is, or if there is none."""
+    """What of the picture's colours is not applied; None if there is no such thing."""
     profile = image.info.get("icc_profile")
-    if not profile:
-        return BROKEN if "icc_profile" in image.info else None  # Pillow leaves nothing of one that it cannot put together
+    if not profile:  # of one that it cannot put together Pillow leaves nothing
+        return BROKEN if "icc_profile" in image.info else _other_space(image)
     found = _transform(profile)
     if isinstance(found, str):
         return found
     return None if image.mode.startswith(("I;16", "F")) or image.mode in FITTING[found[0]] else OTHER
+
+
+def _other_space(image: Image.Image) -> str | None:
+    """What a file without a profile says of its colours that is not sRGB: a PNG's gamma, or a camera's mark of Adobe RGB."""
+    gamma = image.info.get("gamma")
+    if gamma and "srgb" not in image.info and abs(gamma / SRGB_GAMMA - 1) > SAME_GAMMA:
+        return f"a PNG gamma of {gamma:.3g}, which is not applied"
+    if image.info.get("exif"):
+        with suppress(Exception):  # whatever a broken block leads Pillow to
+            if Image.Image.getexif(image).get_ifd(ExifTags.IFD.Interop).get(INDEX) == "R03":
+                return ADOBE
+    return None
 
 
 def to_srgb(image: Image.Image) -> Image.Image:

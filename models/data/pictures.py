@@ -9,6 +9,7 @@ from typing import Any
 
 from PIL import Image, ImageChops, ImageFile, UnidentifiedImageError
 from PIL.PngImagePlugin import MAX_TEXT_CHUNK, MAX_TEXT_MEMORY
+from PIL.TiffImagePlugin import TiffImageFile
 
 from models.data.colour import profile_fault, to_srgb
 from models.data.depth import BadPixels, check_mode, is_deep, loaded
@@ -64,7 +65,7 @@ def open_picture(path: Path, at_least: tuple[int, int] | None = None) -> Image.I
 @contextmanager
 def picture(path: Path, at_least: tuple[int, int] | None = None) -> Iterator[Image.Image]:
     """The same; inside the block its memory counts, and threads decode as many at once as the budget of pixels allows."""
-    with _made(path, _on_white, at_least) as image:
+    with _made(path, on_white, at_least) as image:
         yield image
 
 
@@ -142,7 +143,10 @@ def _upright(path: Path, at_least: tuple[int, int] | None = None) -> Iterator[tu
 
 
 def _turn(image: Image.Image) -> int:
-    """The EXIF orientation, 1 where there is none. Pillow's PNG decodes everything to look for it, hence its base class's method."""
+    """The EXIF orientation, 1 where there is none, and in TIFF, which Pillow turns by itself. Its PNG decodes everything to look for
+    it, hence the base class's method."""
+    if isinstance(image, TiffImageFile):
+        return 1
     try:
         return int(Image.Image.getexif(image).get(EXIF_ORIENTATION) or 1)
     except Exception:  # whatever a broken block leads Pillow to
@@ -167,7 +171,8 @@ def _exif_fault(image: Image.Image) -> str | None:
     return BROKEN_EXIF
 
 
-def _on_white(image: Image.Image) -> Image.Image:
+def on_white(image: Image.Image) -> Image.Image:
+    """RGB in sRGB, with transparent parts laid on white."""
     if not image.has_transparency_data:
         return image if image.mode == "RGB" and "icc_profile" not in image.info else to_srgb(image)
     whole = _rgba(image)

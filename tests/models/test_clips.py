@@ -62,6 +62,12 @@ def test_whatever_a_decoder_raises_is_a_fault_of_the_file(tmp_path, monkeypatch,
         probe(tmp_path / "a.mp4", decode=True)
 
 
+def test_a_title_that_is_no_utf8_is_no_fault(tmp_path) -> None:
+    path = write_clip(tmp_path / "a.mkv", shades(3), title="caf-")
+    path.write_bytes(path.read_bytes().replace(b"caf-", b"caf\xe9"))
+    assert probe_clip(path, decode=True).frames == 3
+
+
 def test_what_is_no_clip_says_so(tmp_path) -> None:
     (tmp_path / "text.mp4").write_text("I am text")
     whole = write_clip(tmp_path / "a.mkv", shades(30, (128, 128))).read_bytes()

@@ -93,7 +93,7 @@ def quartered(size: tuple[int, int] = (60, 40)) -> Image.Image:
         (8, (40, 60), [GREEN, YELLOW, RED, BLUE]),
     ],
 )
-@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp"])
+@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp", "a.tif", "a.avif"])
 def test_a_turned_photo_is_read_upright(tmp_path, name, orientation, size, seen) -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
@@ -101,8 +101,9 @@ def test_a_turned_photo_is_read_upright(tmp_path, name, orientation, size, seen)
     assert read.size == size
     assert all(close(a, b, 40) for a, b in zip(corners(read), seen, strict=True)), corners(read)
     (tmp_path / "a.txt").write_text("a caption")
-    [item] = survey(DatasetSpec(folder_path="x"), tmp_path).items
-    assert (item.width, item.height) == size
+    for decode_at_most in (0, None):
+        [item] = survey(DatasetSpec(folder_path="x"), tmp_path, decode_at_most=decode_at_most).items
+        assert (item.width, item.height) == size
 
 
 @pytest.mark.parametrize("name", ["a.gif", "a.webp", "a.png"])

@@ -4,10 +4,10 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image, ImageCms
+from PIL import ExifTags, Image, ImageCms
 
 from models.data import depth
-from models.data.colour import BROKEN, OTHER
+from models.data.colour import ADOBE, BROKEN, OTHER
 from models.data.pictures import look_at_picture, mask, open_picture
 from models.errors import UserError
 from tests.picture_files import DISPLAY_P3, SRGB, grey_profile, png_chunk, rgb_profile, to_xyz, write_png, write_tiff
@@ -217,3 +217,16 @@ def test_a_profile_that_is_not_applied_is_noted(tmp_path, mode, profile, note, d
 def test_a_profile_that_pillow_cannot_unpack_is_noted(tmp_path) -> None:
     write_png(tmp_path / "a.png", np.zeros((1, 1, 3), np.uint8), extra=png_chunk(b"iCCP", b"p\0\0no zlib"))
     assert look_at_picture(tmp_path / "a.png", decode=True)["notes"] == [BROKEN]
+
+
+def test_colours_that_are_said_otherwise_are_noted(tmp_path) -> None:
+    pixels = np.zeros((1, 1, 3), np.uint8)
+    for gamma, notes in ((100_000, ["a PNG gamma of 1, which is not applied"]), (45_455, None)):
+        write_png(tmp_path / "a.png", pixels, extra=png_chunk(b"gAMA", gamma.to_bytes(4, "big")))
+        assert look_at_picture(tmp_path / "a.png", decode=True).get("notes") == notes
+    exif = Image.Exif()
+    exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.IFD.Interop] = {1: "R03"}
+    Image.new("RGB", SIZE).save(tmp_path / "a.jpg", exif=exif)
+    assert look_at_picture(tmp_path / "a.jpg", decode=True)["notes"] == [ADOBE]
+    Image.new("RGB", SIZE).save(tmp_path / "a.jpg", exif=exif, icc_profile=rgb_profile(SRGB))
+    assert "notes" not in look_at_picture(tmp_path / "a.jpg", decode=True)

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import torch
 from av.audio.resampler import AudioResampler
 
+from models.data.clips import open_media
 from models.data.datasets import Item
 from models.errors import UserError
 from models.spec import DatasetSpec
@@ -38,7 +38,7 @@ def read_waveform(path: Path) -> tuple[torch.Tensor, int, float]:
     """((channels, samples) in [-1, 1], rate in Hz, when it begins in seconds), of the first sound stream."""
     parts: list[Any] = []
     begin = 0.0
-    with av.open(str(path)) as file:
+    with open_media(path) as file:
         stream = file.streams.audio[0]
         rate = stream.sample_rate
         resampler = AudioResampler(format="fltp", layout=stream.layout, rate=rate)
@@ -50,5 +50,5 @@ def read_waveform(path: Path) -> tuple[torch.Tensor, int, float]:
 
 
 def _first_frame(path: Path) -> float:
-    with av.open(str(path)) as file:
+    with open_media(path) as file:
         return float(next(file.decode(video=0)).time or 0.0)

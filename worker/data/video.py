@@ -8,9 +8,10 @@ import av
 import torch
 from PIL import Image
 
-from models.data.clips import choose_frames, frame_times
+from models.data.clips import choose_frames, frame_times, open_media
 from models.data.datasets import Item
 from models.data.entries import View
+from models.data.pictures import on_white
 from models.errors import UserError
 from models.spec import DatasetSpec
 from worker.data.decode import check_unchanged, cut_image, signed_pixels
@@ -32,7 +33,7 @@ def read_frames(path: Path, wanted: Sequence[int]) -> Iterator[Image.Image]:
     """The frames of these numbers (rising, maybe repeated), upright RGB. A clip that ends early gives its last one again."""
     runs = [(number, len(list(run))) for number, run in groupby(wanted)]
     last: Image.Image | None = None
-    with av.open(str(path)) as file:
+    with open_media(path) as file:
         frames = enumerate(file.decode(video=0))
         for number, times in runs:
             for at, frame in frames:
@@ -44,5 +45,8 @@ def read_frames(path: Path, wanted: Sequence[int]) -> Iterator[Image.Image]:
 
 
 def _upright(frame: av.VideoFrame) -> Image.Image:
-    image = Image.fromarray(frame.to_ndarray(format="rgb24"))
+    if any(component.is_alpha for component in frame.format.components):
+        image = on_white(Image.fromarray(frame.to_ndarray(format="rgba")))
+    else:
+        image = Image.fromarray(frame.to_ndarray(format="rgb24"))
     return image.rotate(frame.rotation, expand=True) if frame.rotation else image

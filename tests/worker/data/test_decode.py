@@ -178,6 +178,14 @@ def test_frames_are_cut_like_pictures(tmp_path) -> None:
         assert np.array_equal(levels((made + 1) / 2), cut_by_pillow(frame, view)[:, ::-1])
 
 
+def test_a_clip_s_transparent_parts_are_white_as_in_pictures(tmp_path) -> None:
+    frame = Image.new("RGBA", (32, 32), (200, 0, 0, 0))
+    frame.paste((0, 0, 200, 255), (0, 0, 16, 32))
+    write_clip(tmp_path / "a.mov", [frame] * 2)
+    [read, _] = video.read_frames(tmp_path / "a.mov", [0, 1])
+    assert (read.getpixel((4, 4)), read.getpixel((28, 4))) == ((0, 0, 200), (255, 255, 255))
+
+
 def test_a_clip_whose_pixels_are_not_square_is_not_squeezed(tmp_path) -> None:
     """A circle as it is shown stays one: its frames are stored twice as high as they are shown wide."""
     shown = Image.new("RGB", (64, 64), "black")
