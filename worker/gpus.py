@@ -1,4 +1,4 @@
-"""Devices and their memory, as the driver's own tool tells them, so that nobody needs torch to know them.
+"""Devices and their memory, as the driver's own tool reports them, so that nobody needs torch to know them.
 
 Graphics cards are known by UUID: numbers depend on who counts (the driver, torch, `CUDA_VISIBLE_DEVICES`). Numbers here are those of
 `nvidia-smi`, or positions in the user's `CUDA_VISIBLE_DEVICES` where that is set. A worker hides every other card from its process, so
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import psutil
 
-ASK_SECONDS = 5.0
+ANSWER_SECONDS = 5.0
 READ_SECONDS = 5.0  # between two looks at a device's memory
 MIB = 2**20
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -48,7 +48,7 @@ class Device:
 def cards() -> list[Card]:
     """The driver's cards in the order of its numbers. Of a card with MIG the slices stand for it, as for CUDA."""
     found: list[Card] = []
-    for line in _ask("-L"):
+    for line in _lines("-L"):
         if card := CARD.match(line):
             found.append(Card(card["uuid"], f"cuda:{card['number']}", card["name"]))
         elif found and (part := SLICE.match(line)):
@@ -117,12 +117,12 @@ def set_allocator(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def memory(device: str) -> tuple[int | None, int | None]:
-    """(used, total) in bytes of the device, None for what its driver does not tell; on a CPU what this process and its children hold, of
+    """(used, total) in bytes of the device, None for what its driver does not report; on a CPU what this process and its children hold, of
     the machine's."""
     if not device.startswith("cuda"):
         return _tree_memory(), psutil.virtual_memory().total
     uuid = _uuid(int(device.partition(":")[2] or 0))
-    rows = _ask("--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits", f"--id={uuid}") if uuid else []
+    rows = _lines("--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits", f"--id={uuid}") if uuid else []
     values = [_mebibytes(part) for part in rows[0].split(",")] if rows else []
     return (values[0], values[1]) if len(values) == 2 else (None, None)
 
@@ -150,30 +150,33 @@ class Gauge(threading.Thread):
 
 
 _unfinished: "subprocess.Popen[bytes] | None" = None  # a tool that waits for a driver that hangs cannot even be killed
+_starting = threading.Lock()  # a fork in between would keep the pipe open that Popen waits for
+os.register_at_fork(before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release)
 
 
-def _ask(*arguments: str) -> list[str]:
-    """The lines that nvidia-smi writes; none where it is missing, fails, or takes too long. Written to a file: the end of a pipe may be
-    held open by a process that was forked meanwhile."""
+def _lines(*arguments: str) -> list[str]:
+    """The lines that nvidia-smi writes, also where it fails in the end, as it does beside a card that is lost; none where it is missing or
+    takes too long. It writes to a file, since one that cannot be killed never closes a pipe."""
     global _unfinished
     tool = shutil.which("nvidia-smi")
     if tool is None or (_unfinished is not None and _unfinished.poll() is None):
         return []
     with contextlib.suppress(OSError, subprocess.SubprocessError), tempfile.TemporaryFile() as out:
-        process = subprocess.Popen([tool, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL)
+        with _starting:
+            process = subprocess.Popen([tool, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL)
         try:
-            code = process.wait(ASK_SECONDS)
+            process.wait(ANSWER_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             _unfinished = process
             raise
         out.seek(0)
-        return [line for line in out.read().decode(errors="replace").splitlines() if line.strip()] if code == 0 else []
+        return [line for line in out.read().decode(errors="replace").splitlines() if line.strip()]
     return []
 
 
 def _uuid(number: int) -> str | None:
-    """Of the card at this place among the visible ones. In a worker `CUDA_VISIBLE_DEVICES` is that already."""
+    """The UUID of the card at this place among the visible ones. A worker's `CUDA_VISIBLE_DEVICES` is its card's."""
     given = os.environ.get(VISIBLE, "").split(",")
     if number < len(given) and given[number].startswith(("GPU-", "MIG-")):
         return given[number]

@@ -14,14 +14,14 @@ PROBE_SECONDS = 180.0  # torch is read from a cold disk, and CUDA begins
 
 @dataclass(frozen=True)
 class Found:
-    """Why the device cannot be used, if it cannot, and its memory in bytes, if torch tells."""
+    """Why the device cannot be used, if it cannot, and its memory in bytes, if torch knows it."""
 
     problem: str | None = None
     total: int | None = None
 
 
 def probe(device: str) -> Found:
-    """Ask a short child. A device of another kind than CUDA needs no look, but torch has to be there."""
+    """Look from a short child process. A device of another kind than CUDA needs no look, but torch has to be there."""
     if find_spec("torch") is None:
         return Found("torch is not installed; install safelight with its extra, as 'safelight[worker]'")
     if not device.startswith("cuda"):

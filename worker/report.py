@@ -192,7 +192,8 @@ class Reporter:
                 raise NonFiniteLoss(step, self.saved_step)
 
     def aside(self, began: float) -> None:
-        """What was done since `began`, on the monotonic clock, was no step. Steps that were told meanwhile had been waited for before."""
+        """Leave out of the steps' time what passed since `began`, on the monotonic clock, or since a `flush` in between: up to that one the
+        device still computed steps."""
         self._flushed_at += time.monotonic() - max(began, self._flushed_at)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Graphics cards, on a machine without one: what a driver's tool says, written by a stand-in for it, and what torch would say."""
+"""Graphics cards, on a machine without one: what a driver's tool answers, here a script in its place, and what torch would say."""
 
 import os
 import threading
@@ -24,7 +24,7 @@ ONE, OTHER = "GPU-bbbb2222-0000", "GPU-bbbb3333-0000"
 
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`smi(answer, memory="1, 2")`: from now on nvidia-smi lists this, and answers with that when it is asked for memory."""
+    """`smi(answer, memory="1, 2")`: from now on nvidia-smi lists this, and gives that as the memory."""
     monkeypatch.setattr(gpus, "_unfinished", None)
     for name in (gpus.VISIBLE, gpus.ORDER):
         monkeypatch.setenv(name, "")  # so that what a test sets is undone
@@ -102,7 +102,7 @@ def test_a_worker_sees_its_own_card_alone(
 
 
 @pytest.mark.parametrize(
-    ("visible", "wanted", "told"),
+    ("visible", "wanted", "message"),
     [
         (None, "cuda:2", r"there is no device 'cuda:2'; there are: .*cuda:1 \(NVIDIA GeForce RTX 4090, GPU-bbbb2222-0000\)"),
         ("1", "cuda:1", r"there is no device 'cuda:1' with CUDA_VISIBLE_DEVICES=1; there are: cuda:1 "),
@@ -112,12 +112,12 @@ def test_a_worker_sees_its_own_card_alone(
     ],
 )
 def test_a_device_that_is_none_is_refused_with_those_there_are(
-    smi: Any, monkeypatch: pytest.MonkeyPatch, visible: str | None, wanted: str, told: str
+    smi: Any, monkeypatch: pytest.MonkeyPatch, visible: str | None, wanted: str, message: str
 ) -> None:
     smi()
     if visible is not None:
         monkeypatch.setenv(gpus.VISIBLE, visible)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         gpus.choose(wanted)
 
 
@@ -140,15 +140,18 @@ def test_without_the_drivers_tool_a_named_device_is_left_to_torch(monkeypatch: p
         ("", (None, None)),
     ],
 )
-def test_what_the_driver_does_not_tell_is_none(smi: Any, answer: str, wanted: Any) -> None:
+def test_what_the_driver_does_not_report_is_none(smi: Any, answer: str, wanted: Any) -> None:
     smi(memory=answer)
     assert gpus.memory("cuda:2") == wanted
 
 
 def test_a_tool_that_fails_or_hangs_is_left(smi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    smi(code=9)
+    failed = "NVIDIA-SMI has failed because it could not communicate with the driver, try again.\n"
+    smi(listed=failed, memory=failed, code=9)
     assert (gpus.cards(), gpus.memory("cuda:0")) == ([], (None, None))
-    monkeypatch.setattr(gpus, "ASK_SECONDS", 0.05)
+    smi(code=15)  # of one card that is lost
+    assert gpus.cards()[-1].uuid == OTHER and gpus.memory("cuda:0") == (2**30, 2**31)
+    monkeypatch.setattr(gpus, "ANSWER_SECONDS", 0.05)
     smi(first="exec sleep 60")
     assert gpus.cards() == []
     hanging = gpus._unfinished

@@ -18,7 +18,7 @@ log = logging.getLogger("worker")
 
 
 class Planner:
-    """Called once a second by the supervisor; waits for nothing. `total` gives the device's memory in bytes as far as it is known."""
+    """Called once a second by the supervisor; waits for nothing. `total` gives the device's memory in bytes if it is known."""
 
     def __init__(self, worker: str, device: str, total: Callable[[], int | None] = lambda: None) -> None:
         self.worker, self.device, self.total = worker, device, total

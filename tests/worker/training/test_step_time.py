@@ -27,7 +27,7 @@ class Clock:
         return acts
 
 
-class Told(Reporter):
+class Recorded(Reporter):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, 100)
         self.seconds: list[float] = []
@@ -58,7 +58,7 @@ class Late:
 
 
 def test_a_steps_time_is_that_of_the_device_and_not_that_of_issuing_it(clock: Clock, tmp_path: Path) -> None:
-    reporter = Told(tmp_path)
+    reporter = Recorded(tmp_path)
     for number in range(1, 5):
         loss: Any = Late(clock)
         reporter._pending.append(StepTold(number, loss, torch.zeros(()), 1e-3))
@@ -74,7 +74,7 @@ def test_saves_validation_and_previews_are_no_step_time(
     monkeypatch.setattr(checkpoint, "save", clock.passing(100.0, checkpoint.save))
     monkeypatch.setattr(loop.preview, "render", clock.passing(300.0, lambda *_, **__: {}))
     monkeypatch.setattr(loop.validation.Validation, "run", clock.passing(500.0, lambda *_: None))
-    reporter = Told(tmp_path / "run")
+    reporter = Recorded(tmp_path / "run")
     job = small_job(
         **{"train.steps": 6, "save.save_every": 2, "train.disable_sampling": False, "sample.sample_every": 3},
         **{"validation": {"fraction": 0.5, "every": 2}, "train.gradient_accumulation": 2},
