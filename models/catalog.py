@@ -20,7 +20,7 @@ from models.choices import inner_spec
 from models.errors import Problem, SpecError, UserError
 from models.extensions import Extension
 from models.fit import TRAINING_ONLY, lacks, misfits, unfit_timesteps
-from models.spec import KINDS, JobSpec, NoOptions, Spec
+from models.spec import KINDS, JobSpec, NoOptions, Spec, TrainSpec
 from models.words import given, names, nearest, problems, unknown
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
@@ -122,6 +122,8 @@ def schema_of(card: Arch, wanted: type[JobSpec]) -> dict[str, Any]:
                 leaf["ui"]["hidden"] = True
             if key == "sampler":
                 leaf["ui"]["suggest"] = list(card.samplers)
+            if key == "dtype" and "arch" in part["properties"] and issubclass(wanted, TrainSpec):
+                leaf["enum"] = [dtype for dtype in leaf["enum"] if dtype != "fp16"]
             if key == "timestep_type":
                 leaf["enum"] = [kind for kind in leaf["enum"] if unfit_timesteps(card, kind) is None]
     return schema

@@ -43,6 +43,7 @@ def misfits(card: Arch, spec: JobSpec, as_defaults: bool = False) -> Iterator[Pr
     yield from _attention(spec)
     if isinstance(spec, TrainSpec):
         yield from _network(card, spec)
+        yield from _precision(spec, as_defaults)
         yield from _optimizer(spec)
         yield from _rate(spec)
         yield from _noise_levels(card, spec)
@@ -133,6 +134,13 @@ def _idle(name: str, other: str, given: Any, values: list[Any]) -> str | None:
     if given not in OPTIMIZERS:
         return None
     return f"optimizer '{given}' has no {name}, an option of {', '.join(values)}; it takes: {', '.join(optimizer_options(given))}"
+
+
+def _precision(spec: TrainSpec, as_defaults: bool) -> Iterator[Problem]:
+    """Gradients below 6e-8 are 0 in fp16. A card's defaults are those of sampling jobs too, which may have it."""
+    if spec.network is not None and spec.model.dtype == "fp16" and not as_defaults:
+        message = "training in fp16 loses small gradients; bf16 takes as little memory and keeps them, fp32 also runs where bf16 is slow"
+        yield Problem("/model/dtype", message, "bf16")
 
 
 def _network(card: Arch, spec: TrainSpec) -> Iterator[Problem]:

@@ -28,7 +28,8 @@ class NetworkSpec(Spec):
         order=11,
         gt=0,
         le=4096,
-        help="The adapter's effect is scaled by alpha / rank. None: the rank, so by 1.",
+        follows="linear",
+        help="The adapter's effect is scaled by alpha / rank. Not set: the rank, so by 1.",
     )
     conv: int | None = entry(
         None,
@@ -40,7 +41,14 @@ class NetworkSpec(Spec):
         help="Rank on convolutions larger than 1x1; none: they are not trained. 1x1 ones count as linear.",
     )
     conv_alpha: float | None = entry(
-        None, title="Convolution alpha", section="Advanced", order=43, gt=0, le=4096, help="None: the convolution rank."
+        None,
+        title="Convolution alpha",
+        section="Advanced",
+        order=43,
+        gt=0,
+        le=4096,
+        follows="conv",
+        help="Not set: the convolution rank.",
     )
     dropout: float = entry(
         0.0, title="Dropout", section="Advanced", order=44, ge=0, lt=1, when=LORA, help="Share of the rank dropped in a step."

@@ -223,7 +223,20 @@ def test_a_warm_up_longer_than_the_training_is_refused(faults, tiny_job) -> None
 def test_a_full_fine_tune_in_half_precision_is_refused(faults, tiny_job, dtype) -> None:
     [fault] = faults(tiny_job(**{"model.dtype": dtype}))
     assert (fault.pointer, fault.suggestion) == ("/model/dtype", "fp32")
-    assert catalog.parse_job(tiny_job(**{"model.dtype": dtype, "network": {}})).model.dtype == dtype
+
+
+def test_training_an_adapter_in_fp16_is_refused_with_what_to_use_and_sampling_is_not(faults, tiny_job, sample_job) -> None:
+    [fault] = faults(tiny_job(**{"model.dtype": "fp16", "network": {}}))
+    assert (fault.pointer, fault.suggestion) == ("/model/dtype", "bf16")
+    assert fault.message.startswith("training in fp16 loses small gradients; bf16 takes as little memory and keeps them")
+    for dtype in ("bf16", "fp32"):
+        assert catalog.parse_job(tiny_job(**{"model.dtype": dtype, "network": {}})).model.dtype == dtype
+    spec = catalog.parse_job({**sample_job, "model": {**sample_job["model"], "dtype": "fp16"}})
+    assert spec.model.dtype == "fp16"
+    offered = [catalog.job_schema("pocket", kind)["$defs"]["ModelSpec"]["properties"]["dtype"]["enum"] for kind in ("train", "sample")]
+    assert offered == [["fp32", "bf16"], ["fp32", "bf16", "fp16"]]
+    card = catalog.arch("flux2_klein_4b").model_copy(update={"defaults": {"model": {"dtype": "fp16"}}})
+    assert catalog.default_faults(card) == []  # a sampling job may leave it so
 
 
 def test_the_error_as_a_whole_reads_as_one_line() -> None:

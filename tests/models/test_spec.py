@@ -191,3 +191,17 @@ def test_a_spec_does_not_change_after_it_was_made(tiny_job) -> None:
     spec = catalog.parse_job(tiny_job())
     with pytest.raises(ValueError, match="frozen"):
         spec.name = "other"
+
+
+@pytest.mark.parametrize(("arch", "name"), PRESETS)
+def test_alpha_follows_the_rank_of_a_preset_until_someone_sets_it(arch, name) -> None:
+    spec = preset(arch, name)["spec"]
+    if spec.get("network") is not None:
+        assert (spec["network"]["linear_alpha"], spec["network"]["conv_alpha"]) == (None, None)
+
+
+def test_the_form_hears_whose_value_an_empty_input_has() -> None:
+    shown = catalog.job_schema("pocket", "train")["$defs"]["NetworkSpec"]["properties"]
+    assert {key: leaf["ui"]["follows"] for key, leaf in shown.items() if "follows" in leaf["ui"]} == {
+        "linear_alpha": "linear", "conv_alpha": "conv"
+    }  # fmt: skip

@@ -204,7 +204,7 @@ def test_resume_extends_a_succeeded_job_by_more_steps_only(client, job_in) -> No
 
 
 @pytest.mark.parametrize(
-    "patch", [{"model": {"dtype": "fp16"}, "network": {}}, {"network": {"linear": 4}}, {"model": {"name_or_path": "a/b"}}]
+    "patch", [{"model": {"dtype": "bf16"}, "network": {}}, {"network": {"linear": 4}}, {"model": {"name_or_path": "a/b"}}]
 )
 def test_resume_refuses_what_the_saved_weights_depend_on(client, job_in, patch) -> None:
     job_id = job_in("failed")

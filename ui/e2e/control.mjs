@@ -90,7 +90,7 @@ async function pauseAndEdit(page, id) {
   const change = page.locator('.changes li');
   await change.waitFor({ timeout: 10_000 });
   const told = await change.innerText();
-  expect('the change with what it does', told.includes('train.steps') && told.includes('the run ends there'), told);
+  expect('the change with what it does', told.includes('Steps') && told.includes('the run ends there'), told);
   // What the saved weights depend on is refused at its field.
   const json = page.locator('.json textarea');
   const spec = JSON.parse(await json.inputValue());

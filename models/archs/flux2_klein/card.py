@@ -41,7 +41,7 @@ def lora(name: str, resolution: list[int], steps: int, rank: int) -> dict[str, A
         "kind": "train",
         "name": name,
         "model": {"arch": "flux2_klein_4b", "name_or_path": BASE},
-        "network": {"linear": rank, "linear_alpha": float(rank)},
+        "network": {"linear": rank},
         "datasets": [{"folder_path": "pictures", "resolution": resolution, "caption_dropout_rate": 0.05}],
         "train": {"steps": steps, "lr": 1e-4},
         "sample": {

@@ -47,7 +47,7 @@ LORA = {
     **SHARED,
     "name": "emoji lora",
     "model": {"arch": "pocket", "name_or_path": "job:ID/pocket.safetensors"},
-    "network": {"linear": 8, "linear_alpha": 8.0},
+    "network": {"linear": 8},
     "train": {"steps": 200, "batch_size": 8, "lr": 1e-3},
     "save": {"save_every": 50},
 }
@@ -55,7 +55,7 @@ LORA = {
 AS_IN_AI_TOOLKIT = {
     **LORA,
     "name": "emoji lora as in ai-toolkit",
-    "network": {"linear": 16, "linear_alpha": 16.0},
+    "network": {"linear": 16},
     "train": {
         "as_in_ai_toolkit": True, "steps": 200, "batch_size": 1, "gradient_accumulation": 1, "lr": 1e-4,
         "optimizer": "adamw", "optimizer_params": {"weight_decay": 1e-4},

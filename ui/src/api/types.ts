@@ -121,6 +121,8 @@ export interface Finding {
   pointer: string;
   message: string;
   suggestion?: string | null;
+  /** The suggestion is a known name like the one that was given. */
+  misspelt?: boolean;
 }
 
 export interface Problem {

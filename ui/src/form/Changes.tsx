@@ -15,17 +15,18 @@ interface ChangesProps {
   changes: readonly Change[];
   from: number;
   unit: string;
+  nameOf: (pointer: string) => string | null;
   onGoTo: (pointer: string) => void;
 }
 
-export function Changes({ changes, from, unit, onGoTo }: ChangesProps) {
+export function Changes({ changes, from, unit, nameOf, onGoTo }: ChangesProps) {
   return (
     <div className="changes">
       <p>{from > 0 ? <>Goes on from <strong>{unit} {formatCount(from)}</strong></> : <>Begins at the <strong>start</strong>: nothing is saved to go on from</>}{changes.length === 0 && '; nothing changes'}.</p>
       <ul>
         {changes.map(({ pointer, before, after, effect }) => (
           <li key={pointer}>
-            <p><PointerLink pointer={pointer} onGoTo={onGoTo} />{' '}
+            <p><PointerLink pointer={pointer} label={nameOf(pointer)} onGoTo={onGoTo} />{' '}
               <del title={JSON.stringify(before)}>{shortValue(before)}</del> <span aria-hidden="true">→</span> <ins title={JSON.stringify(after)}>{shortValue(after)}</ins>
             </p>
             <p className="dim small">{effect}</p>

@@ -1,6 +1,6 @@
 /** Around every input: its name, the dot that tells it apart from the preset, its help and its findings. */
 import type { FieldTemplateProps, FormContextType, RJSFSchema } from '@rjsf/utils';
-import { isAdvice, withAdvice } from '../lib/findings';
+import { isAdvice, offerOf, withAdvice } from '../lib/findings';
 import { formatJson } from '../lib/format';
 import { useEffect } from 'react';
 import { POINTER, useField } from './context';
@@ -31,7 +31,7 @@ export function FieldTemplate({ id, schema, children }: FieldTemplateProps<unkno
         {problems.map((problem) => (
           <p key={problem.message} className="field-problem">
             {withAdvice(problem)}
-            {problem.suggestion && !isAdvice(problem.suggestion) && <> Did you mean <button type="button" className="button-link" onClick={() => apply(leaf, suggested(leaf.schema.type, problem.suggestion as string))}>{problem.suggestion}</button>?</>}
+            {problem.suggestion && !isAdvice(problem.suggestion) && <> {offerOf(problem)} <button type="button" className="button-link" onClick={() => apply(leaf, suggested(leaf.schema.type, problem.suggestion as string))}>{problem.suggestion}</button>{problem.misspelt ? '?' : '.'}</>}
           </p>
         ))}
         {problems.length === 0 && warnings.map((warning) => <p key={warning.message} className="field-warning">{withAdvice(warning)}</p>)}

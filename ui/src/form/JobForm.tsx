@@ -2,7 +2,7 @@
 import { Button } from '@mantine/core';
 import { useCallback, useMemo, useRef, type ReactNode } from 'react';
 import type { Finding, Json, JsonObject } from '../api/types';
-import { plural } from '../lib/format';
+import { formatJson, plural } from '../lib/format';
 import { getAt, joinPointer, sameJson, setAt } from '../lib/pointer';
 import type { FieldFacts, FormActions } from './context';
 import { foldOf, labelOf, leafAt, partFold, toRuns, toSections, type Layout, type Leaf, type List } from './leaves';
@@ -20,7 +20,7 @@ interface JobFormProps {
   setSpec: (change: (spec: JsonObject) => Json) => void;
 }
 
-function toFacts({ layout, spec, base, problems, warnings }: JobFormProps): Map<string, FieldFacts> {
+export function toFacts({ layout, spec, base, problems, warnings }: JobFormProps): Map<string, FieldFacts> {
   const at = (findings: readonly Finding[], leaf: Leaf) => findings.filter(({ pointer }) => leafAt(layout.leaves, pointer) === leaf);
   const firstOfItem = new Set<string>();
   return new Map(
@@ -35,7 +35,10 @@ function toFacts({ layout, spec, base, problems, warnings }: JobFormProps): Map<
       const changed = leaf.isPart
         ? (value === null) !== (presetValue === null)
         : !sameJson(value ?? leaf.defaultValue ?? null, presetValue ?? leaf.defaultValue ?? null);
-      const facts: FieldFacts = { leaf, label: labelOf(leaf, layout.lists), presetValue: leaf.isPart ? presetValue !== null : (presetValue ?? leaf.defaultValue), changed, problems: at(problems, leaf), warnings: at(warnings, leaf), removable };
+      const other = layout.leaves.find(({ pointer }) => pointer === leaf.follows);
+      const shown = other && (getAt(spec, other.pointer) ?? other.defaultValue);
+      const followed = other && shown != null ? `${formatJson(shown)}, as ${other.title}` : null;
+      const facts: FieldFacts = { leaf, followed, label: labelOf(leaf, layout.lists), presetValue: leaf.isPart ? presetValue !== null : (presetValue ?? leaf.defaultValue), changed, problems: at(problems, leaf), warnings: at(warnings, leaf), removable };
       return [leaf.pointer, facts];
     }),
   );

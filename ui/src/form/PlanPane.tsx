@@ -12,6 +12,8 @@ interface PlanPaneProps {
   checking: boolean;
   /** The check itself failed (no answer, for instance). */
   trouble: string | null;
+  /** An input's label. */
+  nameOf: (pointer: string) => string | null;
   onGoTo: (pointer: string) => void;
 }
 
@@ -60,12 +62,12 @@ function Dataset({ dataset }: { dataset: PlanDataset }) {
   );
 }
 
-function Findings({ findings, kind, onGoTo }: { findings: readonly Finding[]; kind: 'bad' | 'warn'; onGoTo: (pointer: string) => void }) {
+function Findings({ findings, kind, nameOf, onGoTo }: { findings: readonly Finding[]; kind: 'bad' | 'warn' } & Pick<PlanPaneProps, 'nameOf' | 'onGoTo'>) {
   return (
     <ul className="findings">
       {findings.map((finding) => (
         <li key={`${finding.pointer} ${finding.message}`} className={kind}>
-          {withAdvice(finding)} {finding.pointer && <PointerLink pointer={finding.pointer} onGoTo={onGoTo} />}
+          {finding.pointer && <><PointerLink pointer={finding.pointer} label={nameOf(finding.pointer)} onGoTo={onGoTo} />: </>}{withAdvice(finding)}
         </li>
       ))}
     </ul>
@@ -77,7 +79,7 @@ const round = (n: number) => formatCount(Number(n.toPrecision(3)));
 /** What a job leaves on disk; of one and of all that are kept, all. */
 const onDisk = (disk: Record<string, number>) => Object.entries(disk).filter(([what, bytes]) => bytes > 0 && !(`${what}s` in disk));
 
-export function PlanPane({ plan, checking, trouble, onGoTo }: PlanPaneProps) {
+export function PlanPane({ plan, checking, trouble, nameOf, onGoTo }: PlanPaneProps) {
   // What is being worked out has its place above.
   const notChecked = (plan?.not_checked ?? []).filter((line) => !isPending(line));
   const disk = onDisk(plan?.memory?.disk ?? {});
@@ -93,9 +95,9 @@ export function PlanPane({ plan, checking, trouble, onGoTo }: PlanPaneProps) {
       {!plan && !trouble && <div className="skeleton" style={{ height: 96 }} />}
       {plan && (
         <>
-          {plan.problems.length > 0 && <Findings findings={plan.problems} kind="bad" onGoTo={onGoTo} />}
-          {plan.warnings.length > 0 && <Findings findings={plan.warnings} kind="warn" onGoTo={onGoTo} />}
-          {plan.goes_on_from !== null && <Changes changes={plan.changes} from={plan.goes_on_from} unit={plan.spec?.kind === 'sample' ? 'picture' : 'step'} onGoTo={onGoTo} />}
+          {plan.problems.length > 0 && <Findings findings={plan.problems} kind="bad" nameOf={nameOf} onGoTo={onGoTo} />}
+          {plan.warnings.length > 0 && <Findings findings={plan.warnings} kind="warn" nameOf={nameOf} onGoTo={onGoTo} />}
+          {plan.goes_on_from !== null && <Changes changes={plan.changes} from={plan.goes_on_from} unit={plan.spec?.kind === 'sample' ? 'picture' : 'step'} nameOf={nameOf} onGoTo={onGoTo} />}
           {plan.datasets.length > 0 && <ul className="plan-datasets">{plan.datasets.map((dataset, place) => <Dataset key={`${place} ${dataset.folder_path}`} dataset={dataset} />)}</ul>}
           <Memory plan={plan} />
           <dl className="plan-facts">

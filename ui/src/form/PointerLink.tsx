@@ -1,4 +1,5 @@
-/** A key of the job that takes the focus to its input: "train.steps". */
-export function PointerLink({ pointer, onGoTo }: { pointer: string; onGoTo: (pointer: string) => void }) {
-  return <button type="button" className="button-link mono" onClick={() => onGoTo(pointer)}>{pointer.slice(1).replaceAll('/', '.')}</button>;
+/** An input's label, which takes the focus to it; the key where there is no such input. */
+export function PointerLink({ pointer, label, onGoTo }: { pointer: string; label: string | null; onGoTo: (pointer: string) => void }) {
+  const key = pointer.slice(1).replaceAll('/', '.');
+  return <button type="button" className={`button-link${label === null ? ' mono' : ''}`} title={key} onClick={() => onGoTo(pointer)}>{label ?? key}</button>;
 }

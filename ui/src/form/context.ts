@@ -12,6 +12,8 @@ export interface FieldFacts {
   problems: Finding[];
   warnings: Finding[];
   removable: boolean;
+  /** What an empty input stands for, where that is another input's value: "16, as Rank". */
+  followed?: string | null;
 }
 
 export interface FormActions {

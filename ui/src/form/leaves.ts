@@ -17,6 +17,7 @@ interface Hint {
   widget?: string;
   suggest?: string[];
   hidden?: boolean;
+  follows?: string;
 }
 
 export interface Leaf {
@@ -32,6 +33,8 @@ export interface Leaf {
   widget: string | null;
   /** Values to offer for a free text. */
   suggest: readonly string[];
+  /** The input whose value this one has for as long as it is left empty. */
+  follows: string | null;
   nullable: boolean;
   defaultValue: Json | undefined;
   /** True for a whole optional part of the job: drawn as a switch, off is null. */
@@ -95,6 +98,7 @@ function collect(layout: Layout, given: JsonObject, pointer: string, value: Json
     unit: hint.unit ?? null,
     widget: hint.widget ?? null,
     suggest: hint.suggest ?? [],
+    follows: hint.follows === undefined ? null : joinPointer(pointer.slice(0, pointer.lastIndexOf('/')), hint.follows),
     nullable,
     defaultValue,
     isPart: false,

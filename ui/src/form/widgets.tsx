@@ -24,7 +24,7 @@ const shared = (id: string, { problems }: FieldFacts) => ({
 /** The unit stands inside the input, at its end. */
 const unitOf = ({ leaf }: FieldFacts) => (leaf.unit ? { rightSection: <span className="field-unit">{leaf.unit}</span>, rightSectionWidth: 24 + 8 * leaf.unit.length, rightSectionPointerEvents: 'none' as const } : {});
 
-const placeholder = ({ leaf }: FieldFacts) => (leaf.defaultValue === undefined || leaf.defaultValue === null ? '' : leaf.defaultValue === '' ? 'nothing' : formatJson(leaf.defaultValue));
+const placeholder = ({ leaf, followed }: FieldFacts) => followed ?? (leaf.defaultValue === undefined || leaf.defaultValue === null ? '' : leaf.defaultValue === '' ? 'nothing' : formatJson(leaf.defaultValue));
 
 /** Whether an empty text is a value of its own beside null, which means "not set". */
 const takesEmpty = ({ leaf: { nullable, schema } }: FieldFacts) => nullable && schema.type === 'string' && !(typeof schema.minLength === 'number' && schema.minLength > 0);

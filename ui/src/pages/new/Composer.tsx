@@ -7,13 +7,15 @@ import { ApiError } from '../../api/http';
 import type { ArchDetail, Finding, Json, JsonObject, Plan } from '../../api/types';
 import { JobForm } from '../../form/JobForm';
 import { JsonPane } from '../../form/JsonPane';
-import { fieldId, foldsOf, leafAt, toLayout, toSections, type Layout } from '../../form/leaves';
+import { fieldId, foldsOf, labelOf, leafAt, toLayout, toSections, type Layout } from '../../form/leaves';
 import { PlanPane } from '../../form/PlanPane';
 import { isObject } from '../../form/schema';
 import { useDraft } from '../../form/useDraft';
 import { dropLeftovers } from '../../form/when';
 import { inWords } from '../../lib/findings';
 import { plural } from '../../lib/format';
+import { atInput, inLabels, titlesOf, type Titles } from '../../lib/labels';
+import { parsePointer } from '../../lib/pointer';
 import { usePlan } from './usePlan';
 
 /** What becomes of the job being written: a new job, or a resume of one. */
@@ -36,6 +38,13 @@ interface ComposerProps {
   detail: ArchDetail;
   purpose: Purpose;
   children: ReactNode;
+}
+
+/** The plan with labels in place of keys. */
+function inTheForm(plan: Plan, titles: Titles): Plan {
+  const say = (finding: Finding) => atInput(finding, titles);
+  const changes = plan.changes.map((change) => ({ ...change, effect: inLabels(change.effect, titles) }));
+  return { ...plan, problems: plan.problems.map(say), warnings: plan.warnings.map(say), changes };
 }
 
 /** The first finding in the order of the page, so that the focus goes to the topmost. */
@@ -72,7 +81,9 @@ export function Composer({ name, base, start, detail, purpose, children }: Compo
   const summary = useRef<HTMLDivElement>(null);
   const [goTo, setGoTo] = useState<{ id: string } | null>(null);
 
-  const { plan, checking, trouble } = usePlan(name, (asked) => purpose.plan(asked, schema), spec, draft.mistake === null);
+  const titles = useMemo(() => titlesOf(schema), [schema]);
+  const { plan: answered, checking, trouble } = usePlan(name, (asked) => purpose.plan(asked, schema), spec, draft.mistake === null);
+  const plan = useMemo(() => answered && inTheForm(answered, titles), [answered, titles]);
   const refused = refusal?.text === text ? refusal : null;
   const problems = refused && refused.findings.length > 0 ? refused.findings : (plan?.problems ?? []);
   const loose = problems.filter(({ pointer }) => !leafAt(layout.leaves, pointer));
@@ -85,6 +96,10 @@ export function Composer({ name, base, start, detail, purpose, children }: Compo
       return next;
     });
 
+  const nameOf = (pointer: string) => {
+    const leaf = layout.leaves.find((one) => one.pointer === pointer);
+    return leaf ? labelOf(leaf, layout.lists) : (titles.get(parsePointer(pointer).at(-1) ?? '') ?? null);
+  };
   const show = (pointer: string) => {
     const leaf = leafAt(layout.leaves, pointer);
     if (!leaf) {
@@ -119,7 +134,7 @@ export function Composer({ name, base, start, detail, purpose, children }: Compo
       await client.invalidateQueries({ queryKey: ['job', job.id] });
       navigate(`/jobs/${job.id}`);
     } catch (error) {
-      const findings = error instanceof ApiError ? error.findings : [];
+      const findings = error instanceof ApiError ? error.findings.map((finding) => atInput(finding, titles)) : [];
       setRefusal({ text, message: (error as Error).message, findings });
       const first = topmost(layout, findings);
       if (first) show(first.pointer);
@@ -144,7 +159,7 @@ export function Composer({ name, base, start, detail, purpose, children }: Compo
         <JobForm layout={layout} spec={spec} base={base} problems={problems} warnings={plan?.warnings ?? []} unfolded={unfolded} onFold={onFold} setSpec={setSpec} />
       </div>
       <div className="composer-side">
-        <div className="panel"><PlanPane plan={plan} checking={checking} trouble={trouble} onGoTo={show} /></div>
+        <div className="panel"><PlanPane plan={plan} checking={checking} trouble={trouble} nameOf={nameOf} onGoTo={show} /></div>
         <div className="panel json-panel"><JsonPane draft={draft} problems={problems} path={purpose.path} /></div>
       </div>
       <div className="submit-bar">
