@@ -49,7 +49,7 @@ LENGTHS = {
 
 def problems(errors: Sequence[Any], raw: Any, fields: Any = None) -> list[Problem]:
     """Pydantic's `errors` about `raw` as Problems, one for each place. `fields(place)` are the keys, with their declarations, that the
-    object at a place may have; what is known there is listed once."""
+    object at a place may have; what is known there is listed once. `raw` is None where only the errors are at hand."""
     found = []
     listed: set[tuple[str, ...]] = set()
     for (place, kind), group in itertools.groupby(errors, key=lambda error: _place(error, raw)):
@@ -152,6 +152,8 @@ def _place(error: Any, raw: Any) -> tuple[tuple[str | int, ...], str]:
     place, kind = error["loc"], error["type"]
     if kind in ("missing", "extra_forbidden"):
         return tuple(place), kind
+    if raw is None:
+        return tuple(place), ""
     depth = 0
     for part in place:
         inside = part in raw if isinstance(raw, dict) else isinstance(raw, list) and isinstance(part, int) and part < len(raw)

@@ -48,7 +48,11 @@ class ModelSpec(Spec):
         needs="training_adapter",
     )
     dtype: Dtype = entry(
-        "bf16", title="Precision", section="Advanced", order=30, help="Precision of the frozen weights and activations; fp16 is for sampling only, since small gradients are 0 in it."
+        "bf16",
+        title="Precision",
+        section="Advanced",
+        order=30,
+        help="Precision of the frozen weights and activations; fp16 is for sampling only, since small gradients are 0 in it.",
     )
     attention_backend: Literal["native", "flash"] = entry(
         "native",

@@ -204,8 +204,10 @@ def add_problem_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _request(_: Request, error: RequestValidationError) -> JSONResponse:
-        inside = [{**each, "loc": each["loc"][1:]} for each in error.errors()]
-        faults = words.problems(inside, error.body)
+        faults = []
+        for each in error.errors():
+            source, *place = each["loc"]
+            faults += words.problems([{**each, "loc": place}], error.body if source == "body" else None)
         return problem(422, "This is not a valid request", f"{faults[0].pointer or '/'}: {faults[0].message}", faults)
 
     @app.exception_handler(HTTPException)

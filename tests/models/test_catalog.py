@@ -233,7 +233,9 @@ def test_training_an_adapter_in_fp16_is_refused_with_what_to_use_and_sampling_is
         assert catalog.parse_job(tiny_job(**{"model.dtype": dtype, "network": {}})).model.dtype == dtype
     spec = catalog.parse_job({**sample_job, "model": {**sample_job["model"], "dtype": "fp16"}})
     assert spec.model.dtype == "fp16"
-    offered = [catalog.job_schema("pocket", kind)["$defs"]["ModelSpec"]["properties"]["dtype"]["enum"] for kind in ("train", "sample")]
+    offered = [
+        catalog.job_schema("pocket", kind)["$defs"]["ModelSpec"]["properties"]["dtype"]["enum"] for kind in ("train", "sample")
+    ]
     assert offered == [["fp32", "bf16"], ["fp32", "bf16", "fp16"]]
     card = catalog.arch("flux2_klein_4b").model_copy(update={"defaults": {"model": {"dtype": "fp16"}}})
     assert catalog.default_faults(card) == []  # a sampling job may leave it so
