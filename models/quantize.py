@@ -107,7 +107,7 @@ def _replace(
         with torch.no_grad():
             made.freeze()
     else:
-        made.load_state_dict(state, strict=False)
+        made.load_state_dict(state)
     for name in HOOKS:  # the very same dicts, so that a hook's handle still removes it
         setattr(made, name, getattr(old, name))
     old.weight = old.bias = None  # whoever still holds the old layer holds no memory

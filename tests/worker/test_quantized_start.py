@@ -9,7 +9,9 @@ import torch
 from models import catalog, quantized
 from models.archs.example.card import ARCHS
 from models.archs.example.model import write_tiny
+from models.errors import UserError
 from models.extensions import Extension
+from models.weights import load_tensors, read_metadata, save_tensors
 from server.store.settings import settings
 from worker.load import Places, load_model
 
@@ -52,12 +54,24 @@ def test_another_file_or_qtype_is_computed_anew(start: Any, tmp_path: Path) -> N
     assert kept() == 3
     torch.manual_seed(1)
     (network,) = (tmp_path / "weights" / "transformer").glob("*.safetensors")
-    from models.weights import load_tensors, read_metadata, save_tensors
-
     tensors = {name: tensor + 1e-2 for name, tensor in load_tensors(network).items()}
     save_tensors(tensors, network, read_metadata(network))
     start()
     assert kept() == 4
+
+
+@pytest.mark.parametrize("key", ["blocks.0.modulation.weight", "blocks.0.more.weight"])
+def test_a_second_start_refuses_weights_that_are_no_longer_whole(key: str, start: Any, tmp_path: Path) -> None:
+    """What was quantized before stands in for no file: a key that is gone, or one too many, counts as on the first start."""
+    start()
+    (network,) = (tmp_path / "weights" / "transformer").glob("*.safetensors")
+    tensors = load_tensors(network)
+    tensors = (
+        {name: tensor for name, tensor in tensors.items() if name != key} if key in tensors else {**tensors, key: torch.ones(1)}
+    )
+    save_tensors(tensors, network, read_metadata(network))
+    with pytest.raises(UserError, match=rf"does not fit ExampleTransformer2DModel: 1 key (missing|too many): {key}$"):
+        start()
 
 
 def test_a_start_leaves_what_the_setting_allows_and_what_it_uses(
