@@ -19,6 +19,7 @@ from transformers import MODEL_MAPPING, AutoConfig, AutoModel
 
 from models.base_weights import load_module, matches, open_weights
 from models.errors import UserError
+from models.released import with_recipe
 from models.weightfiles import check_part
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -65,7 +66,7 @@ def load_part(cls: Any, folder: Path, dtype: torch.dtype, leaves_out: Sequence[s
     hint = "" if of == cls.__name__ else f"{folder / CONFIG} is of another model: {of}"
     with open_weights(folder) as weights, _config_read(folder, cls):
         model = load_module(lambda: cls.from_config(config), weights, dtype, leaves_out, hint)
-    return model.eval().requires_grad_(False)
+    return with_recipe(model.eval().requires_grad_(False), load_part, cls, folder, dtype, leaves_out)
 
 
 def load_text_encoder(
@@ -104,7 +105,8 @@ def load_text_encoder(
         )
         weights.say_formats(used.values())
     model.__class__ = cls
-    return model.eval().requires_grad_(False)
+    frozen = model.eval().requires_grad_(False)
+    return with_recipe(frozen, load_text_encoder, str(folder), subfolder, cls, dtype, drop, num_layers, may_lack)
 
 
 def keep_conv3d_precise(module: AnyModule, dtype: torch.dtype, precise: torch.dtype = torch.float32) -> AnyModule:

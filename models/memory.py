@@ -1,8 +1,8 @@
 """Which parts of a model are where, and when: what is not at work gives its memory back.
 
 A job's life has two times. While texts and pictures are encoded, the text encoder and the VAE work; while it trains or samples, the
-denoiser does. `low_vram` keeps each on the device only in its own time. What no one needs again is let go for good: the model then
-says so in `absent`, and is not handed to another job. Each of this changes memory, never numbers.
+denoiser does. `low_vram` keeps each on the device only in its own time. A part that the job does not need again is released: the model
+then says so in `absent`, and a later job that needs it has it loaded again (`restore`). Each of this changes memory, never numbers.
 """
 
 import contextlib
@@ -10,15 +10,16 @@ import errno
 import gc
 import logging
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import nn
 
-from models import catalog
+from models import catalog, released
 from models.data.datasets import every_dataset
 from models.errors import UserError
 from models.offload import MARK, find_blocks, is_offloaded, offload_blocks
+from models.released import Absent, NotAlone
 from models.spec import CONTROL_FOLDERS, TrainSpec
 
 log = logging.getLogger(__name__)
@@ -26,34 +27,13 @@ log = logging.getLogger(__name__)
 DEVICE_ERRORS = ("CUDA error:", "HIP error:")
 OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 CONDITIONED = {"i2v", "audio"}
-
-
-class Absent(nn.Module):
-    """Stands where a part was that is no longer needed: code that only looks at its dtype, device or config finds them."""
-
-    def __init__(self, part: nn.Module, name: str) -> None:
-        super().__init__()
-        first = next(part.parameters(), None)
-        given = getattr(part, "dtype", None) or (first.dtype if first is not None else torch.float32)
-        self.dtype: torch.dtype = given
-        self.device = torch.device(getattr(part, "device", "cpu"))
-        self.name, self.config = name, getattr(part, "config", None)
-
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
-        self.device, self.dtype = device or self.device, dtype or self.dtype
-        return self
-
-    def forward(self, *_: Any, **__: Any) -> Any:
-        raise RuntimeError(f"the model's {self.name} was let go once everything was encoded, and now something wants it")
-
-    encode = decode = forward
+CONTRACT = "models.base"
+YOUNG = 1  # of the garbage collector's generations: what was made since the last full collection
 
 
 def text_encoders(model: Any) -> list[nn.Module]:
     """The model's text encoders; most have one, some a list of them."""
-    found = model.text_encoder if isinstance(model.text_encoder, list | tuple) else [model.text_encoder]
-    return [each for each in found if isinstance(each, nn.Module)]
+    return released.parts_of(model, "text_encoder")
 
 
 def load_device(config: Any, device: torch.device) -> torch.device:
@@ -66,19 +46,31 @@ def settle(model: Any, *, parked: bool) -> None:
     """Called once, after load_model: quantize, offload, and put the denoiser where it starts. With `parked` it stays on the CPU until
     `denoising`. What the architecture's own code has done already is left alone."""
     config, root = model.model_config, model.get_model_to_train()
-    if getattr(config, "quantize", False) or getattr(config, "quantize_te", False):
-        from models.quantize import quantize_parts  # its library takes long to import, and few jobs need it
-
-        quantize_parts(model)
+    quantize(model)
     if getattr(config, "layer_offloading", False):
         offload_part(root, model.device_torch, config.layer_offloading_transformer_percent)
-        for encoder in text_encoders(model):
-            offload_part(encoder, model.te_device_torch, config.layer_offloading_text_encoder_percent)
+    offload_text_encoders(model)
     if not parked and not is_offloaded(root):
         root.to(model.device_torch)
     for network in (model.assistant_lora, model.recovery_adapter):
         if isinstance(network, nn.Module):
             network.to(model.device_torch)
+    released.remember(model)
+
+
+def quantize(model: Any) -> None:
+    """Quantize the parts that the job's `model` section says, unless they are already."""
+    if getattr(model.model_config, "quantize", False) or getattr(model.model_config, "quantize_te", False):
+        from models.quantize import quantize_parts  # its library takes long to import, and few jobs need it
+
+        quantize_parts(model)
+
+
+def offload_text_encoders(model: Any) -> None:
+    config = model.model_config
+    if getattr(config, "layer_offloading", False):
+        for encoder in text_encoders(model):
+            offload_part(encoder, model.te_device_torch, config.layer_offloading_text_encoder_percent)
 
 
 def offload_part(part: nn.Module, device: torch.device, share: float) -> None:
@@ -100,9 +92,11 @@ def encoding(model: Any) -> None:
 
 
 def encoded(model: Any, spec: TrainSpec, *, previews: bool) -> None:
-    """Everything that a training job can encode beforehand is: what neither steps nor previews need is let go."""
-    if spec.train.cache_text_embeddings:
+    """Everything that a training job can encode beforehand is: what neither steps nor previews need is released."""
+    if spec.train.cache_text_embeddings and "text_encoder" not in model.absent:
         model.unload_text_encoder()
+        if type(model).unload_text_encoder.__module__ != CONTRACT:  # a class that unloads it in a way of its own
+            model.absent.add("text_encoder")
     if not previews and not steps_need_vae(spec):
         drop(model, "vae")
     denoising(model, steps_need_vae(spec), text_too=not spec.train.cache_text_embeddings)
@@ -126,34 +120,41 @@ def denoising(model: Any, vae_too: bool = False, text_too: bool = False) -> None
     if not vae_too:
         rest_vae(model)
     _move(model.get_model_to_train(), model.device_torch)
-    give_back()
+    give_back(YOUNG)
 
 
 def rest_vae(model: Any) -> None:
     """The VAE leaves a GPU until encode_images or decode_latents move it back."""
     if model.device_torch.type != "cpu" and isinstance(model.vae, nn.Module):
         _move(model.vae, "cpu")
-        give_back()
+        give_back(YOUNG)
 
 
 def drop(model: Any, name: str) -> None:
-    """Let go of the part `text_encoder` or `vae`: its weights are freed whoever still holds it, and `Absent` stands in its place, in
+    """Release the part `text_encoder` or `vae`: its weights are freed whoever still holds it, and `Absent` stands in its place, in
     the model and in its pipeline. Weights that the denoiser shares stay."""
-    part = getattr(model, name)
-    parts = [each for each in (part if isinstance(part, list | tuple) else [part]) if isinstance(each, nn.Module)]
+    parts = released.parts_of(model, name)
     shared = {id(param) for param in model.get_model_to_train().parameters()}
-    stubs = {id(each): each if isinstance(each, Absent) else Absent(each, name) for each in parts}
-    for owner in (model, getattr(model, "pipeline", None)):
-        for key, value in list(getattr(owner, "__dict__", {}).items()):
-            if id(value) in stubs:
-                setattr(owner, key, stubs[id(value)])
-            elif isinstance(value, list) and any(id(each) in stubs for each in value):
-                value[:] = [stubs.get(id(each), each) for each in value]
+    released.put_in_place(model, {id(each): Absent(each, name) for each in parts if not isinstance(each, Absent)})
     for each in parts:
         _empty(each, shared)
     if parts:
         model.absent.add(name)
-    give_back()
+
+
+def restore(model: Any, name: str) -> None:
+    """Load the part `text_encoder` or `vae`, which an earlier job released, again, as it was after `settle`. Raises NotAlone where that
+    takes the whole model, and what the loader raises."""
+    before = [each.about for each in released.parts_of(model, name) if isinstance(each, Absent)]
+    device = model.te_device_torch if name == "text_encoder" else model.vae_device_torch
+    made = released.load_again(model, name, device)
+    if name == "text_encoder":
+        quantize(model)
+        offload_text_encoders(model)
+    if before != [released.description(part) for part in made]:
+        raise NotAlone(f"the {released.NAMES[name]} alone is not what {type(model).__name__} makes of it")
+    released.remember(model)
+    model.absent.discard(name)
 
 
 def is_low(model: Any) -> bool:
@@ -175,9 +176,10 @@ def tiled_vae(model: Any) -> Iterator[None]:
             vae.disable_tiling()
 
 
-def give_back() -> None:
-    """Unused memory, to Python's allocator and the GPU's."""
-    gc.collect()
+def give_back(generation: int = 2) -> None:
+    """Unused memory, to Python's allocator and the GPU's. What has long been there (`generation` 2) is looked through as well where
+    memory is short or a whole model has gone: that takes a quarter of a second, since every library's objects are among it."""
+    gc.collect(generation)
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 

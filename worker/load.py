@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -13,10 +14,12 @@ import torch
 from models import catalog, memory, quantized, weightfiles
 from models.base import BaseModel
 from models.data.datasets import Folders
-from models.spec import JobSpec, SampleSpec, TrainSpec
+from models.spec import JobSpec, TrainSpec
 from server.store.files import stamp
 from server.store.settings import settings
 from worker.seeds import seed_for
+
+log = logging.getLogger("safelight")
 
 
 @dataclass(frozen=True)
@@ -39,15 +42,16 @@ class Places:
 
 
 class Slot:
-    """Keeps the last model loaded, for the next job that wants the same. A model whose own weights were trained is not kept."""
+    """Keeps the last model loaded, for the next job on the same one. Parts that a job released are loaded again by the job that needs
+    them (`memory.restore`). A model whose own weights were trained is not kept."""
 
     def __init__(self) -> None:
         self._key: str | None = None
         self._model: BaseModel | None = None
         self._recomputes = False  # gradient checkpointing was turned on, which cannot be undone
 
-    def take(self, spec: JobSpec, places: Places, device: str) -> BaseModel:
-        """The model for this job, loaded now or kept from before."""
+    def take(self, spec: JobSpec, places: Places, device: str, say: Callable[[str], None] = log.info) -> BaseModel:
+        """The model for this job, loaded now or kept from before; `say` gets a line where one was kept."""
         seed = seed_for(spec.train.seed, "weights") if isinstance(spec, TrainSpec) else 0
         files = [
             stamp(place)
@@ -57,8 +61,18 @@ class Slot:
         key = json.dumps([spec.model.model_dump(mode="json"), code, files, device, seed if places.model == "random" else None])
         recompute = isinstance(spec, TrainSpec) and spec.train.gradient_checkpointing
         unfit = self._recomputes and isinstance(spec, TrainSpec) and not recompute
-        model = self._model if self._key == key and not unfit else None
-        self._key = self._model = None
+        model, self._model = self._model, None
+        if model is not None and (self._key != key or unfit):
+            why = (
+                "gradient checkpointing cannot be turned off again"
+                if self._key == key
+                else "it is another, or its files have changed"
+            )
+            say(f"the model is loaded anew, not taken over from the job before: {why}")
+            model = None
+            memory.give_back()  # what is loaded now has no room beside it
+        elif model is not None:
+            say("the model is still loaded from the job before")
         if model is None:
             torch.manual_seed(seed)
             model = load_model(spec, places, device)
@@ -66,7 +80,9 @@ class Slot:
         else:
             choose_attention(model, spec)
         self._recomputes = self._recomputes or recompute
-        if isinstance(spec, SampleSpec) or spec.network is not None:  # type: ignore[attr-defined]
+        if trains_all_weights(spec):
+            say("the model is not kept for the next job: its own weights are trained")
+        else:
             self._key, self._model = key, model
         return model
 

@@ -13,13 +13,14 @@ import torch
 from models import attention, budget, catalog, memory, toolkit
 from models.data.datasets import Survey
 from models.errors import UserError
+from models.released import NotAlone
 from models.spec import JobSpec, SampleSpec, TrainSpec
 from models.weights import replacing
 from worker import gpus
 from worker.data.survey import survey
 from worker.load import Places, Slot
 from worker.planning import before_run
-from worker.report import Reporter
+from worker.report import Reporter, Stop
 from worker.sampling.sample import num_pictures, sample
 from worker.training import checkpoint
 from worker.training.loop import train
@@ -46,25 +47,34 @@ def run(spec: JobSpec, places: Places, reporter: Reporter, device: str, slot: Sl
 
 
 def _work(spec: JobSpec, places: Places, surveys: list[Survey], reporter: Reporter, device: str, slot: Slot) -> None:
-    model = slot.take(spec, places, device)
-    try:
-        reporter.check()
-        for name, frozen in {"training": model.assistant_lora, "recovery": model.recovery_adapter}.items():
-            if frozen is not None and getattr(frozen, "applied", None):  # an extension's class may have an adapter of its own
-                reporter.log(f"{name} adapter: {frozen.applied}")
-        if isinstance(spec, TrainSpec):
-            train(model, spec, surveys, places.controls, reporter, places.network_start)
-        elif isinstance(spec, SampleSpec):
-            sample(model, spec, places.adapters, places.checkpoints, places.controls, reporter)
-        if model.absent:  # the next job needs what this one let go
+    """Do the job on the model that is still loaded, or on one that is loaded now. A job that was stopped leaves it for the next; one that
+    fails leaves none, for nobody knows in which state."""
+    while True:
+        model = slot.take(spec, places, device, reporter.log)
+        try:
+            reporter.check()
+            for name, frozen in {"training": model.assistant_lora, "recovery": model.recovery_adapter}.items():
+                if frozen is not None and getattr(frozen, "applied", None):  # an extension's class may have an adapter of its own
+                    reporter.log(f"{name} adapter: {frozen.applied}")
+            if isinstance(spec, TrainSpec):
+                train(model, spec, surveys, places.controls, reporter, places.network_start)
+            elif isinstance(spec, SampleSpec):
+                sample(model, spec, places.adapters, places.checkpoints, places.controls, reporter)
+            return
+        except Stop:
+            raise
+        except NotAlone as why:  # raised while texts and pictures are encoded: nothing is lost but that
+            reporter.log(f"the whole model is loaded again: {why}")
             slot.clear()
-    except BaseException:
-        slot.clear()
-        raise
-    finally:
-        if model.network is not None:
-            model.network.detach()
-        model.network = None
+        except BaseException:
+            slot.clear()
+            raise
+        finally:
+            if model.network is not None:
+                model.network.detach()
+            model.network = None
+        del model
+        memory.give_back()
 
 
 def main(job_file: str, folder: str = "run") -> int:

@@ -1,4 +1,4 @@
-"""What is let go, what waits outside, and that no option changes a number."""
+"""What is released, what waits outside, and that no option changes a number."""
 
 import weakref
 from pathlib import Path
@@ -19,6 +19,7 @@ from models.conform.subject import PROMPTS
 from models.errors import UserError
 from models.offload import is_offloaded
 from models.quantize import is_quantized
+from models.released import Absent
 from models.spec import CONTROL_FOLDERS
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -85,7 +86,7 @@ def test_quantized_and_offloaded_is_only_quantized(subject: Subject) -> None:
     assert all(torch.equal(one, other) for one, other in zip(wanted, step(subject, saving), strict=True))
 
 
-def test_the_text_encoder_goes_for_good(subject: Subject) -> None:
+def test_a_released_text_encoder_holds_no_memory(subject: Subject) -> None:
     model = load(subject)
     encoder = model.text_encoder
     model.pipeline = SimpleNamespace(text_encoder=encoder, other=[encoder])
@@ -97,7 +98,7 @@ def test_the_text_encoder_goes_for_good(subject: Subject) -> None:
     assert model.text_encoder.dtype == torch.float32 and model.text_encoder.device.type == "cpu"
     assert model.text_encoder.to(torch.bfloat16).dtype == torch.bfloat16
     assert model.text_encoder.config.hidden_size == 32
-    with pytest.raises(RuntimeError, match="text_encoder was let go"):
+    with pytest.raises(RuntimeError, match="text_encoder was released"):
         model.encode_prompt("a")
     model.unload_text_encoder()  # again does no harm
 
@@ -106,7 +107,7 @@ def test_encoders_in_a_list(subject: Subject) -> None:
     model = load(subject)
     model.text_encoder = [model.text_encoder, nn.Linear(2, 2)]
     model.unload_text_encoder()
-    assert [type(each) for each in model.text_encoder] == [memory.Absent, memory.Absent]
+    assert [type(each) for each in model.text_encoder] == [Absent, Absent]
 
 
 def test_weights_that_the_denoiser_shares_stay(subject: Subject) -> None:
@@ -139,7 +140,7 @@ def spec(subject: Subject, cached: bool = True, keeps_text: bool = True) -> Any:
         (False, False, True, set()),
     ],
 )
-def test_what_a_job_lets_go(subject: Subject, cached: bool, keeps_text: bool, previews: bool, gone: set[str]) -> None:
+def test_what_a_job_releases(subject: Subject, cached: bool, keeps_text: bool, previews: bool, gone: set[str]) -> None:
     model = load(subject)
     memory.encoded(model, spec(subject, cached, keeps_text), previews=previews)
     assert model.absent == gone

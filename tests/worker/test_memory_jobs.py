@@ -9,12 +9,9 @@ import torch
 
 from models import catalog, quantize
 from models.errors import UserError
-from models.offload import is_offloaded
 from server.store.files import stamp
 from worker.load import Slot
 from worker.places import find_places
-from worker.report import Reporter
-from worker.run import run
 
 SAVING: dict[str, Any] = {"low_vram": True, "layer_offloading": True}
 QUANTIZED: dict[str, Any] = {"quantize": True, "qtype": "qint8", "quantize_te": True, "qtype_te": "qint8"}
@@ -60,21 +57,6 @@ def test_the_second_start_quantizes_nothing(
 def test_a_glob_that_matches_nothing_names_the_layers(job: Any, run_here: Callable[..., Path]) -> None:
     with pytest.raises(UserError, match=r"no layer's name matches 'blokcs\*'; there are: "):
         run_here(job({**QUANTIZED, "quantize_kwargs": {"exclude": ["blokcs*"]}}))
-
-
-def test_a_model_that_let_go_of_a_part_is_not_handed_on(job: Any, tmp_path: Path) -> None:
-    slot = Slot()
-
-    def do(raw: dict[str, Any], folder: str) -> Any:
-        spec = catalog.parse_job(raw)
-        run(spec, find_places(spec), Reporter(tmp_path / folder, 4), "cpu", slot)
-        return slot._model
-
-    assert do(job(), "one") is None
-    kept = do(job(**{"train.cache_text_embeddings": False, "sample.samples": [{"prompt": "a"}]}), "two")
-    assert kept is not None and not kept.absent
-    assert do(job({**SAVING}, **{"train.cache_text_embeddings": False}), "three") is not kept
-    assert is_offloaded(slot._model.model)  # type: ignore[union-attr]
 
 
 def taken(slot: Slot, raw: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from models import catalog
+from models import catalog, memory
 from models.base import BaseModel, Embeds
 from models.batch import Batch, DatasetFacts
 from models.data.captions import caption_at, every_caption, preservation_caption, with_trigger
@@ -23,9 +23,8 @@ from models.data.limits import decoding_threads
 from models.errors import UserError
 from models.prompt_embeds import concat_prompt_embeds
 from models.spec import DatasetSpec, TrainSpec
-from server.store.settings import settings
-from worker.data import decode
-from worker.data.encode import AUDIO, FIRST_FRAME, FIRST_LEVELS, LATENTS, Latents, Texts
+from worker.data import decode, encoders
+from worker.data.encode import AUDIO, FIRST_FRAME, FIRST_LEVELS, LATENTS, Latents, Texts, cache_of
 from worker.data.load import Loaded, Loader, PixelBatch
 from worker.data.survey import INDEX, TOLD_SECONDS, without_collecting
 from worker.report import Reporter
@@ -99,12 +98,12 @@ class Batches:
             self.datasets.append(spec.validation.dataset)
         self.dataset_hash = dataset_hash(surveys)
         self.order = Order(self.entries, spec)
-        folder = model.cache_folder or settings().home / "cache"
+        folder = cache_of(model)
         self._index_path = folder / INDEX
         self._latents = Latents(model, spec, self.datasets, folder)
-        self._texts = Texts(model, spec, folder)
+        self.texts = Texts(model, spec, folder, cached=spec.train.cache_text_embeddings)
         card = catalog.arch(spec.model.arch)
-        self._load = Loader(model, self.datasets, "video" in card.capabilities, self._latents, self._texts)
+        self._load = Loader(model, self.datasets, "video" in card.capabilities, self._latents, self.texts)
 
     @property
     def num_batches(self) -> int:
@@ -113,17 +112,22 @@ class Batches:
 
     def cache(self, reporter: Reporter) -> None:
         """Encode every caption and every item that the job caches and that no earlier run has encoded. Whatever is done when it is
-        stopped stays."""
+        stopped stays. Parts that an earlier job released are loaded again if this or a step needs them; raises NotAlone where one
+        cannot be."""
         index = FileIndex(self._index_path)
         entries = [*self.entries, *self.held]
         try:
             with without_collecting():
-                texts = self._texts.missing(self._captions(entries), index) if self._texts.cached else []
+                texts = self.texts.missing(self._captions(entries), index) if self.texts.cached else []
                 items = self._latents.missing(entries, index)
+            if texts or not self.texts.cached:
+                encoders.need(self.model, "text_encoder", reporter)
+            if items or memory.steps_need_vae(self.spec):
+                encoders.need(self.model, "vae", reporter)
             progress = _Progress(reporter, len(texts) + len(items), self._remembering(index))
             for caption, entry in texts:
                 progress.next()
-                self._texts.keep(caption, entry, self._texts.encode(caption, entry, self._load.text_controls(entry)))
+                self.texts.keep(caption, entry, self.texts.encode(caption, entry, self._load.text_controls(entry)))
             with ThreadPoolExecutor(max_workers=decoding_threads()) as pool:
                 for entry, (pixels, sound) in zip(items, _ahead(pool, self._load.media, items), strict=True):
                     progress.next()
@@ -135,7 +139,7 @@ class Batches:
 
     def _remembering(self, index: FileIndex) -> Callable[[], None]:
         def remember() -> None:
-            for disk in (self._texts.disk, self._latents.disk):
+            for disk in (self.texts.disk, self._latents.disk):
                 disk.remember(index)
 
         return remember
@@ -170,7 +174,7 @@ class Batches:
         seen: set[Any] = set()
         for entry in entries:
             about = (entry.item.caption, entry.rule)
-            if self._texts.sees(entry) or about not in seen:
+            if self.texts.sees(entry) or about not in seen:
                 seen.add(about)
                 yield from ((caption, entry) for caption in [*every_caption(*about), *blank])
 
@@ -251,11 +255,11 @@ class Batches:
     def _embeds(self, plan: _Plan, captions: list[str], loaded: list[Loaded]) -> Embeds:
         found = []
         for entry, caption, each in zip(plan.entries, captions, loaded, strict=True):
-            embeds = each.embeds.get(caption) or self._texts.stored(caption, entry)
+            embeds = each.embeds.get(caption) or self.texts.stored(caption, entry)
             if embeds is None:
-                embeds = self._texts.encode(caption, entry, self._load.text_controls(entry))
-                if self._texts.cached:
-                    self._texts.keep(caption, entry, embeds)
+                embeds = self.texts.encode(caption, entry, self._load.text_controls(entry))
+                if self.texts.cached:
+                    self.texts.keep(caption, entry, embeds)
             found.append(embeds.to(self.model.device_torch, non_blocking=True))
         joined: Embeds = concat_prompt_embeds(found, self.model.te_padding_side)
         return joined

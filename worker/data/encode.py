@@ -16,8 +16,9 @@ from models.data.entries import Entry, cut
 from models.data.fileindex import FileIndex
 from models.data.pictures import READING
 from models.errors import UserError
-from models.spec import DatasetSpec, TrainSpec
+from models.spec import DatasetSpec, JobSpec, TrainSpec
 from models.toolkit.embeds import PromptEmbeds as ForeignEmbeds
+from server.store.settings import settings
 from worker.data.cache import DiskCache, Recent, Tensors, embeds_from_tensors, embeds_to_tensors, key_of
 from worker.data.decode import RESAMPLING, levels_of
 from worker.data.fingerprint import space
@@ -25,6 +26,16 @@ from worker.seeds import sow
 
 LATENTS, FIRST_FRAME, AUDIO = "latents", "first_frame_latents", "audio_latents"
 FIRST_LEVELS = "first_frame_levels"  # what an image-to-video model looks at itself, as bytes
+
+
+def cache_of(model: BaseModel) -> Path:
+    """The folder in which everything that the model encoded is kept."""
+    return model.cache_folder or settings().home / "cache"
+
+
+def about_text(caption: str, **more: Any) -> str:
+    """What a text is encoded after torch was seeded by."""
+    return json.dumps({"caption": caption, **more}, sort_keys=True)
 
 
 class Latents:
@@ -110,19 +121,18 @@ class Latents:
 
 
 class Texts:
-    """Embeds of captions, each with the control pictures that the text encoder may see."""
+    """Embeds of captions, each with the control pictures that the text encoder may see, and of prompts, which have no entry."""
 
-    def __init__(self, model: BaseModel, spec: TrainSpec, folder: Path) -> None:
-        self.model, self.spec = model, spec
-        self.cached = spec.train.cache_text_embeddings
+    def __init__(self, model: BaseModel, spec: JobSpec, folder: Path, cached: bool) -> None:
+        self.model, self.spec, self.cached = model, spec, cached
         self.disk = DiskCache(folder / "text")
         self._recent = Recent()
         self._pinned: dict[str, Embeds] = {}  # of classes that cannot be stored
         self._space = ""
 
-    def sees(self, entry: Entry) -> bool:
-        """Whether the embeds of this entry's captions hang on its control pictures."""
-        return self.model.encode_control_in_text_embeddings and bool(entry.item.controls)
+    def sees(self, entry: Entry | None) -> bool:
+        """Whether the embeds of this entry's captions depend on its control pictures."""
+        return entry is not None and self.model.encode_control_in_text_embeddings and bool(entry.item.controls)
 
     def missing(self, wanted: Iterable[tuple[str, Entry]], index: FileIndex | None) -> list[tuple[str, Entry]]:
         """The pairs of a caption and an entry that are still to be encoded, one for each key."""
@@ -130,7 +140,7 @@ class Texts:
         there = self.disk.sound(keyed, index)
         return [pair for key, pair in keyed.items() if key not in there and key not in self._pinned]
 
-    def stored(self, caption: str, entry: Entry) -> Embeds | None:
+    def stored(self, caption: str, entry: Entry | None) -> Embeds | None:
         """What was encoded before, on the CPU; None if there is nothing, or nothing whole. May be called in any thread."""
         if not self.cached:
             return None
@@ -141,7 +151,7 @@ class Texts:
             self._recent.put(key, kept, sum(tensor.nbytes for tensor in found[0].values()))
         return kept
 
-    def encode(self, caption: str, entry: Entry, controls: Any) -> Embeds:
+    def encode(self, caption: str, entry: Entry | None, controls: Any) -> Embeds:
         """`controls` as `BaseModel.encode_prompt` takes them."""
         if "text_encoder" in self.model.absent:
             raise UserError(
@@ -149,22 +159,22 @@ class Texts:
                 code="cache_damaged",
                 hint="resume the job; they are encoded again",
             )
-        sow(self.model.device_torch, "encode", json.dumps(self._facts(caption, entry), sort_keys=True))
+        sow(self.model.device_torch, "encode", about_text(**self._facts(caption, entry)))
         return self.model.encode_prompt(caption, control_images=controls)
 
-    def keep(self, caption: str, entry: Entry, embeds: Embeds) -> None:
+    def keep(self, caption: str, entry: Entry | None, embeds: Embeds) -> None:
         key, on_cpu = self._key(caption, entry), embeds.to("cpu")
         if type(embeds) not in (prompt_embeds.AdvancedPromptEmbeds, prompt_embeds.PromptEmbeds, ForeignEmbeds):
             self._pinned[key] = on_cpu
             return
         self.disk.write(key, *embeds_to_tensors(on_cpu))
 
-    def _key(self, caption: str, entry: Entry) -> str:
+    def _key(self, caption: str, entry: Entry | None) -> str:
         self._space = self._space or key_of(space(self.model, self.spec, "text"))
         return key_of(self._space, self._facts(caption, entry))
 
-    def _facts(self, caption: str, entry: Entry) -> dict[str, Any]:
-        if not self.sees(entry):
+    def _facts(self, caption: str, entry: Entry | None) -> dict[str, Any]:
+        if entry is None or not self.sees(entry):
             return {"caption": caption}
         view = entry.view
         return {

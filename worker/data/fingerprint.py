@@ -14,7 +14,8 @@ from torch import nn
 from models import catalog
 from models.base import BaseModel
 from models.offload import MARK
-from models.spec import Encoded, TrainSpec, options_that_encode
+from models.released import Absent, NotAlone
+from models.spec import Encoded, JobSpec, options_that_encode
 
 NO_ENCODERS = {"model", "network", "assistant_lora", "recovery_adapter"}  # what is trained or attached to it
 UNSTABLE = {
@@ -39,7 +40,14 @@ def text_fingerprint(model: BaseModel) -> str:
     return _once(model, "text", lambda: _digest(model, lambda name: name != "vae"))
 
 
-def space(model: BaseModel, spec: TrainSpec, kind: Encoded) -> dict[str, Any]:
+def is_as_before(model: BaseModel, kind: Encoded) -> bool:
+    """Whether the encoder of `kind` (latents or text) is what it was when its fingerprint was taken, if that was."""
+    before = _known.get(model, {}).pop(kind, None)
+    compute = latent_fingerprint if kind == "latents" else text_fingerprint
+    return before is None or before == compute(model)
+
+
+def space(model: BaseModel, spec: JobSpec, kind: Encoded) -> dict[str, Any]:
     """What, beside the encoder's own fingerprint, decides the numbers of `kind` (latents or text)."""
     version = model.latent_space_version if kind == "latents" else model.text_embedding_space_version
     dtypes = (model.torch_dtype, model.vae_torch_dtype if kind == "latents" else model.te_torch_dtype)
@@ -98,6 +106,8 @@ def _digest(model: BaseModel, wanted: Any) -> str:
     found = []
     for name, part in _parts(model):
         if wanted(name):
+            if isinstance(part, Absent):
+                raise NotAlone(f"its {name} is needed to tell its encoders from others, and was released")
             digest = module_digest(part) if isinstance(part, nn.Module) else tokenizer_digest(part)
             found.append([name, digest])
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()

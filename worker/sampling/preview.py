@@ -14,17 +14,22 @@ from models.data.look import look_at
 from models.data.pictures import open_picture
 from models.data.trigger import filled
 from models.spec import CONTROLS, JobSpec, PreviewPrompt, SamplingDefaults, TrainSpec
+from worker.data import encoders
 from worker.data.decode import unit_pixels
+from worker.data.encode import Texts, about_text
 from worker.report import PreviewTold, Reporter
 from worker.sampling import attempts
 from worker.sampling.attempts import Round
 from worker.sampling.media import write
+from worker.seeds import sow
 
 ENDINGS = (".png", ".mp4", ".wav")
 MOST_LETTERS = 60  # of a prompt in a message
 
 
-def prepare(model: BaseModel, spec: TrainSpec, controls: Mapping[str, Path], reporter: Reporter) -> Round:
+def prepare(
+    model: BaseModel, spec: TrainSpec, controls: Mapping[str, Path], reporter: Reporter, texts: Texts | None = None
+) -> Round:
     """A training job's previews, everything encoded that the text encoder is needed for; an empty round if it makes none. Those are
     left out, which is logged, whose control images cannot be used: no training ends for them."""
     samples = [] if spec.train.disable_sampling else spec.sample.samples
@@ -36,7 +41,7 @@ def prepare(model: BaseModel, spec: TrainSpec, controls: Mapping[str, Path], rep
         else:
             prompts.append(index)
     every = configs(spec.sample, samples, controls, spec.trigger_word)
-    wanted = encode(model, [every[index] for index in prompts], reporter)
+    wanted = encode(model, [every[index] for index in prompts], reporter, texts)
     return replace(wanted, prompts=prompts, **shared(spec, spec.sample, controls))
 
 
@@ -91,9 +96,10 @@ def configs(
     return [one(index, sample) for index, sample in enumerate(samples)]
 
 
-def encode(model: BaseModel, wanted: Sequence[GenerateImageConfig], reporter: Reporter) -> Round:
+def encode(model: BaseModel, wanted: Sequence[GenerateImageConfig], reporter: Reporter, texts: Texts | None = None) -> Round:
     """A Round with the embeds of every prompt and negative prompt, so that the text encoder is not needed again. A text encoder that
-    sees the control images gets them with both. Embeds wait on the CPU."""
+    sees the control images gets them with both. Embeds wait on the CPU. Those that depend on the prompt alone come from `texts`, the
+    cache, if they are there. Raises NotAlone where the text encoder is needed and cannot be loaded alone."""
     known: dict[Any, Embeds] = {}
     by_picture = type(model).prepare_sample_prompt_context is not BaseModel.prepare_sample_prompt_context
 
@@ -102,11 +108,22 @@ def encode(model: BaseModel, wanted: Sequence[GenerateImageConfig], reporter: Re
         key = text, controls, id(config) if by_picture else None
         if key not in known:
             reporter.check()
-            known[key] = model.encode_prompt(text, control_images=control_images(model, controls)).detach().to("cpu")
+            cache = texts if not controls and not by_picture else None
+            known[key] = (cache and cache.stored(text, None)) or encoded(text, controls, cache)
         return known[key]
+
+    def encoded(text: str, controls: tuple[Path, ...], cache: Texts | None) -> Embeds:
+        encoders.need(model, "text_encoder", reporter)
+        sow(model.device_torch, "encode", about_text(text))
+        made: Embeds = model.encode_prompt(text, control_images=control_images(model, controls)).detach().to("cpu")
+        if cache and cache.cached:
+            cache.keep(text, None, made)
+        return made
 
     made = []
     for config in wanted:
+        if by_picture:
+            encoders.need(model, "text_encoder", reporter)
         model.prepare_sample_prompt_context(config)
         made.append((embeds(config.prompt, config), embeds(config.negative_prompt, config)))
     return Round(list(wanted), made)

@@ -18,6 +18,8 @@ from models.adapters.files import put_on
 from models.base import BaseModel
 from models.errors import UserError
 from models.spec import AdapterRef, SampleSpec
+from worker.data import encoders
+from worker.data.encode import Texts, cache_of
 from worker.report import PreviewTold, Reporter
 from worker.sampling import attempts, preview
 from worker.sampling.attempts import Fault, Round
@@ -73,7 +75,12 @@ def sample(
             reporter.log(str(network.applied))
         check_checkpoints(model, spec, checkpoints, done)
         memory.encoding(model)
-        wanted = preview.encode(model, preview.configs(spec.sample, spec.samples, controls, spec.trigger_word), reporter)
+        # A training job that released the text encoder kept what it made of prompts. Of an encoder that is there nobody needs the cache:
+        # to find anything in it, all of its weights are read.
+        texts = Texts(model, spec, cache_of(model), cached=True) if "text_encoder" in model.absent else None
+        pictures = preview.configs(spec.sample, spec.samples, controls, spec.trigger_word)
+        wanted = preview.encode(model, pictures, reporter, texts)
+        encoders.need(model, "vae", reporter)
         memory.denoising(model)
         wanted = replace(wanted, **preview.shared(spec, spec.sample, controls))
         for find, rows in blocks(spec, checkpoints):

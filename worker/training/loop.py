@@ -14,6 +14,7 @@ from models.base import BaseModel
 from models.bundles import newest
 from models.data.datasets import Survey
 from models.spec import TrainSpec
+from worker.data import encoders
 from worker.data.batches import Batches
 from worker.report import Asked, Reporter, StepTold, Stop
 from worker.sampling import preview
@@ -73,7 +74,9 @@ def train(
         data = saver.data = Batches(model, spec, surveys)
         memory.encoding(model)
         data.cache(reporter)
-        previews = preview.prepare(model, spec, controls, reporter)
+        previews = preview.prepare(model, spec, controls, reporter, data.texts)
+        if previews:
+            encoders.need(model, "vae", reporter)
         memory.encoded(model, spec, previews=bool(previews))
         if preview.is_due(state.step, spec):
             show(reporter.previews_at(state.step))
