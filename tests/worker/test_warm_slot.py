@@ -52,8 +52,7 @@ class Opened:
 
 
 @pytest.fixture
-def opened(home: Path, pictures: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
-    monkeypatch.setattr(memory, "CONDITIONED", set())  # as if no step needed the VAE, so that it is released too
+def opened(home: Path, pictures: Callable[..., Path]) -> Iterator[Opened]:
     pictures(count=3, size=32)
     write_tiny(home / "models" / "tiny")
     counter = Opened(home / "models" / "tiny")
