@@ -1,5 +1,6 @@
 """Quantized frozen weights: values against optimum-quanto's own, gradients, the cache, exclusions, the recovery adapter."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from models.archs.example.card import ARCHS
 from models.base import BaseModel
 from models.conform import Subject, subject_for
 from models.errors import UserError
+from models.offload import offload_blocks
 from models.weights import load_tensors, save_tensors
 
 QTYPES = ["qfloat8", "qint8", "qint4", "qint2"]
@@ -87,6 +89,30 @@ def test_the_second_start_reads_what_the_first_computed(qtype: str, tmp_path: Pa
     x = torch.randn(2, 4, 256)
     assert torch.equal(first(x), second(x))
     assert not any(param.requires_grad for param in second[0].parameters())
+
+
+def test_four_bits_in_bf16_are_the_plain_weight_whether_computed_read_from_the_cache_or_streamed(tmp_path: Path) -> None:
+    """quanto's own choice has another layout on each device, which no copy survives."""
+    names: list[str] = []
+    outs: list[torch.Tensor] = []
+
+    def seen(layer: nn.Module, forward: Any, x: torch.Tensor) -> torch.Tensor:
+        names.append(type(layer.weight.data).__name__)
+        made: torch.Tensor = forward(x)
+        return made
+
+    for streamed in (False, False, True):
+        torch.manual_seed(0)
+        root = nn.Module()
+        root.blocks = nn.ModuleList([nn.Linear(256, 128), nn.Linear(128, 256)]).to(torch.bfloat16)
+        q.quantize_layers(root, dict.fromkeys(("blocks.0", "blocks.1"), "qint4"), cache=tmp_path)
+        for layer in root.blocks:
+            layer.forward = partial(seen, layer, layer.forward)
+        if streamed:
+            offload_blocks(root, "cpu")
+        outs.append(root.blocks[1](root.blocks[0](torch.ones(2, 256, dtype=torch.bfloat16))))
+    assert names == ["WeightQBitsTensor"] * 6
+    assert torch.equal(outs[0], outs[1]) and torch.equal(outs[0], outs[2])
 
 
 def test_the_cache_is_keyed_by_content(tmp_path: Path) -> None:
