@@ -81,8 +81,7 @@ class Weights:
             f"{name} ({_shape(given)}, needed {_shape(needed)})" for name, (given, needed) in sorted((reshaped or {}).items())
         ]
         faults = [
-            f"{len(keys)} {'key' if len(keys) == 1 else 'keys'} {said}: {', '.join(keys[:MOST_NAMED])}"
-            + (f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else "")
+            some_keys(keys, said)
             for keys, said in ((lacking, "missing"), (extra, "too many"), (other, "of another shape"))
             if keys
         ]
@@ -172,6 +171,12 @@ def header_config(path: Path, what: str, keys: Collection[str] = ()) -> dict[str
             hint="give the folder of a whole model, or a file that a full fine-tune of this architecture saved",
         )
     return found
+
+
+def some_keys(keys: Sequence[str], said: str) -> str:
+    """How many keys are as `said`, and which the first are."""
+    more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
+    return f"{len(keys)} {'key' if len(keys) == 1 else 'keys'} {said}: {', '.join(keys[:MOST_NAMED])}{more}"
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

@@ -12,6 +12,7 @@ from models.base import Embeds
 from models.batch import Audio, Clip, GenerateImageConfig, Made
 from models.toolkit.config_modules import ModelConfig
 from models.toolkit.helpers import get_accelerator, unwrap_model
+from models.toolkit.reported import reporting
 from models.weights import DTYPES
 
 log = logging.getLogger("toolkit")
@@ -42,6 +43,11 @@ class BaseModel(base.BaseModel):
     """A folder's model class derives from this one, under the name `toolkit.models.base_model.BaseModel`."""
 
     arch: Any = None  # type: ignore[misc]  # on the class it names the architecture; an instance has the one that its job asks for
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "load_model" in vars(cls):
+            cls.load_model = reporting(cls.load_model)  # type: ignore[method-assign]
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ import torch
 from diffusers import AutoencoderKLFlux2
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import Qwen3Model
+from transformers import Qwen3ForCausalLM, Qwen3Model
 
 import models
 from models import catalog
@@ -24,6 +24,7 @@ from models.base_weights import load_module, open_weights
 from models.batch import GenerateImageConfig
 from models.components import load_part, load_text_encoder
 from models.errors import UserError
+from models.toolkit.base_model import BaseModel as ToolkitModel
 from models.toolkit.config_modules import ModelConfig
 from models.toolkit.wan import Wan21
 from models.weights import read_metadata, save_tensors
@@ -302,6 +303,33 @@ def test_scales_are_multiplied_in(base: str, rows: bool, changed: Any) -> None:
         assert torch.equal(tensor, stored[name].float() * (1 if scale is None else scale)), name
         checked += scale is not None
     assert checked == {"klein": 8, "klein_text": 7 * 28 + 1, "klein_file": 37}[base]
+
+
+@pytest.mark.parametrize(("part", "cls"), [("vae", AutoencoderKLFlux2), ("text_encoder", Qwen3ForCausalLM)])
+def test_a_folder_from_elsewhere_says_in_the_log_what_its_weights_lack(
+    part: str, cls: Any, bases: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their own call of a library's loader, as ai-toolkit's folders have it."""
+    shutil.copytree(bases["klein"] / part, tmp_path / part)
+    (file,) = (tmp_path / part).glob("*.safetensors")
+    tensors = load_file(file)
+    gone = max(tensors, key=len)
+    save_file({**{key: each for key, each in tensors.items() if key != gone}, "of.none": torch.ones(1)}, file, {"format": "pt"})
+
+    class Theirs(ToolkitModel):
+        def load_model(self) -> None:
+            self.vae = cls.from_pretrained(tmp_path / part)
+
+    made = Theirs("cpu", ModelConfig(), dtype="fp32")
+    with caplog.at_level(logging.WARNING, logger="models"):
+        made.load_model()
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("models.")] == [
+        f"{tmp_path / part}: 1 key missing: {gone}, so {cls.__name__} begins with random numbers there",
+        f"{tmp_path / part}: 1 key too many: of.none for {cls.__name__}, and not used",
+    ]
+    caplog.clear()
+    cls.from_pretrained(tmp_path / part)  # outside, the libraries are as they were
+    assert [record for record in caplog.records if record.name.startswith("models.")] == []
 
 
 class Net(nn.Module):
