@@ -82,7 +82,7 @@ def choose_frames(dataset: DatasetSpec, times: Sequence[float], count: int) -> l
 
 
 def open_media(path: Path) -> Any:
-    """PyAV's container. A title in another encoding than UTF-8 is no fault of the clip."""
+    """Open PyAV's container. A title in another encoding than UTF-8 is no fault of the clip."""
     import av
 
     return av.open(str(path), metadata_errors="replace")
@@ -122,7 +122,7 @@ def probe_clip(path: Path, *, decode: bool) -> ClipFacts:
 
 
 def shown_size(width: int, height: int, pixel_shape: Fraction | None, rotation: int = 0) -> tuple[int, int]:
-    """(width, height) of stored frames as players show them: pixels that are not square are stretched, none is lost, and the frame is
+    """Return (width, height) of stored frames as players show them: pixels that are not square are stretched, and the frame is
     turned by `rotation` degrees. `pixel_shape` is a pixel's width by its height. Raises BadClip for shapes beyond reason."""
     shape = pixel_shape or Fraction(1)
     if not 1 / LONGEST_PIXEL <= shape <= LONGEST_PIXEL:

@@ -1,7 +1,7 @@
-"""Colour profiles: what a picture's numbers mean, brought to sRGB. Torch-free.
+"""Colour profiles: pictures of other colour spaces are converted to sRGB. Torch-free.
 
 Every picture is trained as sRGB. A profile of another space is applied as colour management does it: relative colorimetric, with black
-point compensation. A profile that moves no value by more than ONE_LEVEL is sRGB itself, and such pictures keep their bytes.
+point compensation. A profile that changes no value by more than ONE_LEVEL counts as sRGB, and such pictures keep their values.
 """
 
 import io
@@ -26,9 +26,9 @@ OTHER = "a colour profile of another kind of picture, which counts as none"
 
 
 def profile_fault(image: Image.Image) -> str | None:
-    """What of the picture's colours is not applied; None if there is no such thing."""
+    """Return a note on a profile, or another statement about colours, that is not applied; None if there is none."""
     profile = image.info.get("icc_profile")
-    if not profile:  # of one that it cannot put together Pillow leaves nothing
+    if not profile:  # Pillow leaves None of a profile that it cannot unpack
         return BROKEN if "icc_profile" in image.info else _other_space(image)
     found = _transform(profile)
     if isinstance(found, str):
@@ -37,19 +37,19 @@ def profile_fault(image: Image.Image) -> str | None:
 
 
 def _other_space(image: Image.Image) -> str | None:
-    """What a file without a profile says of its colours that is not sRGB: a PNG's gamma, or a camera's mark of Adobe RGB."""
+    """Return a note on colours that a file without a profile declares otherwise: a PNG's gamma, or a camera's mark of Adobe RGB."""
     gamma = image.info.get("gamma")
     if gamma and "srgb" not in image.info and abs(gamma / SRGB_GAMMA - 1) > SAME_GAMMA:
         return f"a PNG gamma of {gamma:.3g}, which is not applied"
     if image.info.get("exif"):
-        with suppress(Exception):  # whatever a broken block leads Pillow to
+        with suppress(Exception):  # a broken block makes Pillow raise errors of many kinds
             if Image.Image.getexif(image).get_ifd(ExifTags.IFD.Interop).get(INDEX) == "R03":
                 return ADOBE
     return None
 
 
 def to_srgb(image: Image.Image) -> Image.Image:
-    """The picture (of 8 bits, without transparency) as RGB in sRGB; a profile with a fault counts as none."""
+    """Convert a picture of 8 bits without transparency to RGB in sRGB; a profile with a fault counts as none."""
     profile = image.info.get("icc_profile")
     found = _transform(profile) if profile else BROKEN
     if isinstance(found, str) or image.mode not in FITTING[found[0]]:
@@ -61,7 +61,7 @@ def to_srgb(image: Image.Image) -> Image.Image:
 
 @lru_cache(maxsize=32)
 def _transform(profile: bytes) -> tuple[str, ImageCms.ImageCmsTransform | None] | str:
-    """(the profile's colour space, what brings its numbers to sRGB), None in the latter's place where it is sRGB; or what is wrong."""
+    """Return (the profile's colour space, its transform to sRGB or None where it is sRGB already), or a note on its fault."""
     try:
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         space = source.profile.xcolor_space.strip()
@@ -76,7 +76,7 @@ def _transform(profile: bytes) -> tuple[str, ImageCms.ImageCmsTransform | None] 
             ImageCms.Flags.BLACKPOINTCOMPENSATION,
         )
         return space, None if _changes_nothing(transform, MODES[space]) else transform
-    except Exception:  # the colour engine raises what it likes
+    except Exception:  # the colour engine raises errors of many kinds
         return BROKEN
 
 

@@ -1,4 +1,4 @@
-"""What of pictures is cut away or enlarged to fit their buckets, in words. Torch-free."""
+"""Warnings about pictures that are cut or enlarged much to fit their buckets. Torch-free."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,13 +10,13 @@ from models.data.problems import named
 from models.errors import Problem
 from models.spec import CONTROL_FOLDERS, DatasetSpec, TrainSpec
 
-LEAST_KEPT = 0.5  # of a picture's area, below which people are told; a fixed size of 1:1 keeps 0.56 of 16:9
-MOST_ENLARGED = 2.0  # times each side
+LEAST_KEPT = 0.5  # of a picture's area, without a warning; a square bucket keeps 0.56 of 16:9
+MOST_ENLARGED = 2.0  # times each side, without a warning
 
 
 def crop_warnings(spec: TrainSpec, surveys: Sequence[Survey], divisibility: int) -> list[Problem]:
-    """Of which pictures more than half is cut away, which are enlarged more than twice, and which masks and control pictures are cut
-    to another shape. `surveys` are those of `every_dataset`."""
+    """Name the pictures of which more than half is cut away or that are enlarged more than twice, and the masks and control pictures
+    that are cut to another shape. `surveys` are those of `every_dataset`."""
     size_of = sizes(spec, divisibility)
     card = catalog.archs().get(spec.model.arch)
     whole = bool(card and "multi_reference" in card.capabilities)  # such a model takes control pictures as they are
@@ -38,7 +38,7 @@ def crop_warnings(spec: TrainSpec, surveys: Sequence[Survey], divisibility: int)
 
 
 def _cuts(item: Item, boxes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:
-    """(width, height, what is done) of the first of the sizes at which too much is."""
+    """Yield (width, height, words) of the first of the sizes at which too much is cut or enlarged."""
     for width, height in boxes:
         scaled_width, scaled_height = covering(item.width, item.height, width, height)
         kept, times = width * height / (scaled_width * scaled_height), scaled_width / item.width
@@ -50,7 +50,7 @@ def _cuts(item: Item, boxes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, i
 
 
 def _unlike(dataset: DatasetSpec, items: Sequence[Item], whole: bool) -> Iterator[tuple[str, str, list[str]]]:
-    """(key, what they are, names of the pictures that they belong to) of masks and control pictures that are cut to another shape."""
+    """Yield (key, noun, names of their pictures) of masks and control pictures that are cut to another shape."""
     keys = [key for key in CONTROL_FOLDERS if getattr(dataset, key)]
     beside = [("mask_path", "masks", [(item.name, item, item.mask) for item in items])]
     if len(keys) == 1 and not whole:
@@ -61,6 +61,6 @@ def _unlike(dataset: DatasetSpec, items: Sequence[Item], whole: bool) -> Iterato
 
 
 def _is_cut(item: Item, other: Media) -> bool:
-    """Whether more than a pixel of `other` hangs over where it covers the item."""
+    """Return whether more than a pixel of `other` is cut away where it covers the item."""
     over = (other.width - other.height * item.width / item.height, other.height - other.width * item.height / item.width)
     return max(over) > 1

@@ -1,4 +1,4 @@
-"""Pixel formats: each of Pillow's modes as 8 bits a channel, scaled by its own range, or refused. Torch-free.
+"""Pixel formats: each of Pillow's modes is scaled to 8 bits a channel by its own range, or refused. Torch-free.
 
 Pillow's own conversion clips what is deeper: most of a 16-bit picture becomes white, one of numbers from 0 to 1 black.
 """
@@ -13,12 +13,12 @@ from PIL import Image, ImageChops, ImageFile, ImageOps
 EIGHT_BITS = {"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"}
 SIXTEEN_BITS = {"I;16", "I;16B", "I;16L", "I;16N"}
 FLOAT = "F"
-MODES = {*EIGHT_BITS, *SIXTEEN_BITS, FLOAT}  # those that are read
+MODES = {*EIGHT_BITS, *SIXTEEN_BITS, FLOAT}  # the modes that are read
 HINT = "save it with 8 or 16 bits a channel"
 HALF_A_LEVEL = 0.5 / 255
 
 _OTHER = "B" if sys.byteorder == "little" else "L"
-# How Pillow names 16 bits a channel in a file; it keeps the upper eight. Under the other name the same bytes give the lower eight.
+# Pillow's names for 16 bits a channel in a file, of which it keeps the upper eight. The other byte order gives the lower eight.
 LOWER_EIGHT = {
     f"{mode};16{order}": f"{mode};16{other}"
     for mode in ("RGB", "RGBA", "RGBX", "CMYK")
@@ -29,23 +29,23 @@ MIN_IS_WHITE, BITS, PHOTOMETRIC = 0, 258, 262  # of TIFF
 
 
 class BadPixels(ValueError):
-    """Numbers whose meaning nothing says; the text says so."""
+    """Pixels whose range is not known; the message says which."""
 
 
 def check_mode(image: Image.Image) -> None:
-    """Raises BadPixels for a mode whose range is not known: whole numbers of 32 bits, say."""
+    """Check that the mode's range is known. Raises BadPixels if not: for whole numbers of 32 bits, for example."""
     if image.mode not in MODES:
         what = "whole numbers of 32 bits or with a sign" if image.mode == "I" else "pixels of an unknown range"
         raise BadPixels(f"{what} (mode {image.mode}); {HINT}")
 
 
 def is_deep(image: ImageFile.ImageFile) -> bool:
-    """Whether the file holds 16 bits a channel of which Pillow keeps eight. To be called before anything is decoded."""
+    """Return whether the file has 16 bits a channel of which Pillow keeps eight. Call it before the picture is decoded."""
     return bool(image.tile) and all(_raw(tile) in LOWER_EIGHT or _raw(tile) == GREY_WITH_ALPHA for tile in image.tile)
 
 
 def loaded(image: ImageFile.ImageFile, again: Callable[[], ImageFile.ImageFile]) -> Image.Image:
-    """The opened picture, decoded, in one of EIGHT_BITS; `again` opens it once more. Raises BadPixels, and what its decoder raises."""
+    """Decode an opened picture to one of EIGHT_BITS; `again` opens its file once more. Raises BadPixels and the decoder's errors."""
     check_mode(image)
     if is_deep(image):
         return _rounded(image, again)
@@ -62,7 +62,7 @@ def loaded(image: ImageFile.ImageFile, again: Callable[[], ImageFile.ImageFile])
 
 
 def _check_range(image: Image.Image) -> None:
-    mean = image.resize((1, 1), Image.Resampling.BOX).getpixel((0, 0))  # not finite where any number is not
+    mean = image.resize((1, 1), Image.Resampling.BOX).getpixel((0, 0))  # not finite if any number is not finite
     low, high = image.getextrema()
     if not math.isfinite(mean):  # type: ignore[arg-type]
         raise BadPixels(f"some of its numbers are not finite (mode {image.mode}); {HINT}")
@@ -71,13 +71,13 @@ def _check_range(image: Image.Image) -> None:
 
 
 def _as_written(image: Image.Image, grey: Image.Image) -> Image.Image:
-    """The same the right way round: of deep TIFFs Pillow passes over that 0 may stand for white."""
+    """Invert the picture where 0 stands for white, which Pillow ignores in deep TIFFs."""
     written = getattr(image, "tag_v2", {}).get(PHOTOMETRIC)
     return ImageOps.invert(grey) if written == MIN_IS_WHITE else grey
 
 
 def _with_key(image: Image.Image, full: int) -> Image.Image:
-    """The colour that counts as transparent, scaled like the pixels."""
+    """Scale the colour that counts as transparent like the pixels."""
     key = image.info.get("transparency")
     if isinstance(key, int | tuple):
         scaled = [round(value * 255 / full) for value in (key if isinstance(key, tuple) else (key,))]
@@ -86,7 +86,7 @@ def _with_key(image: Image.Image, full: int) -> Image.Image:
 
 
 def _rounded(image: ImageFile.ImageFile, again: Callable[[], ImageFile.ImageFile]) -> Image.Image:
-    """v / 257 of each channel v = 256 high + low, rounded: that is `high`, or one more or less where `low` is far from it."""
+    """Round v / 257 for each value v = 256 high + low: the result is `high`, or one more or less where `low` is far from it."""
     as_bytes = _raw(image.tile[0]) == GREY_WITH_ALPHA
     with again() as lower:
         lower.tile = [_named(tile, "RGBA" if as_bytes else LOWER_EIGHT[_raw(tile)]) for tile in lower.tile]

@@ -1,4 +1,4 @@
-"""How much is read and decoded at once, in all threads of this process together. Torch-free."""
+"""Limits of reading: how large one file may be, and how much all threads of this process decode at once. Torch-free."""
 
 import ctypes
 import os
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 MOST_PIXELS = 178_956_970  # of one picture or frame: some 0.7 GB as Pillow keeps it
 MOST_BYTES = 1 << 30  # of one picture file
 MOST_THREADS = 8
-LARGE = 1 << 25  # pixels of pictures whose memory is given back at once
+LARGE = 1 << 25  # pixels of a picture whose memory is released at once
 
 
 class Budget:
-    """An amount that threads share. Whoever needs more than all of it waits until it is alone, and is not passed by small ones."""
+    """An amount that threads share. A thread that needs all of it, or more, waits until it is alone; later threads wait behind it."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -24,7 +24,7 @@ class Budget:
 
     @contextmanager
     def of(self, amount: int) -> Iterator[None]:
-        """Hold this much of it, as soon as that much is free. Not to be called by a thread that holds some of the same budget."""
+        """Wait until this much is free, and hold it inside the block. A thread must not hold two parts of one budget."""
         amount = min(amount, self.total)
         with self._in_order, self._changed:
             self._changed.wait_for(lambda: self._free >= amount)
@@ -38,24 +38,26 @@ class Budget:
 
 
 PIXELS = Budget(MOST_PIXELS)
-FILES = Budget(MOST_BYTES)  # bytes of files that a decoder may read whole; where both are held, this one is taken first
+FILES = Budget(
+    MOST_BYTES
+)  # bytes of files that a decoder may read whole; a thread that needs both budgets waits for this one first
 
 
 def too_large(width: int, height: int) -> str | None:
-    """Why a picture of this size is not decoded."""
+    """Return why a picture of this size is not decoded; None if it is."""
     if width * height <= MOST_PIXELS:
         return None
     return f"{width} x {height} is too large, at most {MOST_PIXELS // 10**6} megapixels are read"
 
 
 def decoding_threads() -> int:
-    """How many files are decoded side by side: one for each core that this process may use, at least two."""
+    """Return how many files to decode side by side: one for each core that this process may use, from 2 to MOST_THREADS."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(MOST_THREADS, max(2, cores))
 
 
-def give_back(pixels: int) -> None:
-    """Hand the memory of a large picture that was closed back to the system: the C library keeps some of it for each thread."""
+def release_memory(pixels: int) -> None:
+    """Return the memory of a large closed picture to the system: the C library would keep some of it for each thread."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if pixels > LARGE and sys.platform == "linux" else None
     if trim:
         trim(0)

@@ -33,7 +33,7 @@ KIND_OF: Mapping[str, Kind] = {extension[1:]: kind for kind, extensions in KINDS
 @dataclass(frozen=True)
 class Media:
     """A file and what was found in it: sizes in pixels, upright; `frames`, `seconds` (from the first frame to the last) and `has_sound`
-    of a clip; `milliseconds` of a sound; `notes` on what of it is passed over. `digest` is the SHA-256 of its bytes, "" while it is
+    of a clip; `milliseconds` of a sound; `notes` on parts of it that are ignored. `digest` is the SHA-256 of its bytes, "" while it is
     not known; `stamp` is as old as that."""
 
     file: str

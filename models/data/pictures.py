@@ -1,4 +1,4 @@
-"""How a picture file is read. Torch-free. Every file gives the pixels that one sees: upright, in sRGB, transparency laid on white."""
+"""Reading of picture files. Torch-free. A file gives the pixels that viewers show: upright, in sRGB, transparency laid on white."""
 
 import struct
 import warnings
@@ -13,7 +13,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from models.data.colour import profile_fault, to_srgb
 from models.data.depth import BadPixels, check_mode, is_deep, loaded
-from models.data.limits import FILES, MOST_BYTES, PIXELS, give_back, too_large
+from models.data.limits import FILES, MOST_BYTES, PIXELS, release_memory, too_large
 from models.data.texts import readable_size
 from models.errors import UserError
 
@@ -31,7 +31,7 @@ TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 GREY = {"1", "L", "LA", "La"}
-ROTATED = {5, 6, 7, 8}  # those that swap width and height
+ROTATED = {5, 6, 7, 8}  # the turns that swap width and height
 BROKEN_EXIF = "broken EXIF data, which may have held a turn"
 OTHER_FORMS = {
     b"version https://git-lfs": "a Git LFS pointer and not the picture itself; run git lfs pull",
@@ -43,7 +43,7 @@ OTHER_FORMS = {
 }
 HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc")
 
-# Its limit knows no file's name, and is checked here with one. What else Pillow warns of names none either: faults are named below.
+# Pillow's own limit and warnings name no file; the limit is checked here, and faults become notes, both with the file's name.
 Image.MAX_IMAGE_PIXELS = None
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
@@ -53,7 +53,7 @@ class BadPicture(ValueError):
 
 
 def open_picture(path: Path, at_least: tuple[int, int] | None = None) -> Image.Image:
-    """The picture as upright 8-bit RGB in sRGB: EXIF turn and colour profile applied, transparency laid on white, the first frame of
+    """Return the picture as upright 8-bit RGB in sRGB: EXIF turn and colour profile applied, transparency laid on white, the first frame of
     an animation. Raises UserError naming the file when it cannot be decoded whole.
 
     With `at_least` (width, height) a JPEG far larger than that comes smaller, still GAP times as large as requested: its decoder then
@@ -64,22 +64,22 @@ def open_picture(path: Path, at_least: tuple[int, int] | None = None) -> Image.I
 
 @contextmanager
 def picture(path: Path, at_least: tuple[int, int] | None = None) -> Iterator[Image.Image]:
-    """The same; inside the block its memory counts, and threads decode as many at once as the budget of pixels allows."""
+    """Open it like `open_picture`, for use inside the block: so long its pixels count in the budget that all threads share."""
     with _made(path, on_white, at_least) as image:
         yield image
 
 
 @contextmanager
 def mask(path: Path, *, alpha: bool = False) -> Iterator[Image.Image]:
-    """A mask in 8-bit grey: its brightness times its opacity; the opacity alone with `alpha`, and where its colour is black all over.
+    """Open a mask as 8-bit grey: its brightness times its opacity; the opacity alone with `alpha`, and if its colour is black all over.
     A mask's numbers are data: no colour profile is applied. Raises UserError as `open_picture` does."""
     with _made(path, _opacity if alpha else _mask) as image:
         yield image
 
 
 def look_at_picture(path: Path, *, decode: bool) -> dict[str, Any]:
-    """What is in the file: upright `width` and `height`, and `notes` on what is passed over; with `decode` also that all of it can be
-    decoded. Raises BadPicture, and OSError where the file could not be got at."""
+    """Return the picture's upright `width` and `height`, and `notes` on parts of the file that are ignored; with `decode` all of it is
+    decoded first. Raises BadPicture, and OSError where the file cannot be reached."""
     try:
         if decode:
             with _upright(path) as (image, notes):
@@ -107,8 +107,8 @@ def _made(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[ImageFile.ImageFile]:
-    """The picture with its header read. From a file object, which Pillow does not map: a mapped file that someone cuts short would
-    take the process with it."""
+    """Open the picture and read its header. Pillow gets a file object, which it does not map: a mapped file that someone cuts short
+    would end the process."""
     size = path.stat().st_size
     if size == 0:
         raise BadPicture("empty file")
@@ -123,7 +123,7 @@ def _opened(path: Path) -> Iterator[ImageFile.ImageFile]:
 
 @contextmanager
 def _upright(path: Path, at_least: tuple[int, int] | None = None) -> Iterator[tuple[Image.Image, list[str]]]:
-    """The picture decoded, turned and with 8 bits a channel, and notes on what is passed over."""
+    """Decode the picture, turn it upright and scale it to 8 bits a channel; with notes on parts that are ignored."""
     with _opened(path) as image:
         if at_least is not None and image.format == "JPEG":
             sides = reversed(at_least) if _turn(image) in ROTATED else at_least
@@ -136,20 +136,20 @@ def _upright(path: Path, at_least: tuple[int, int] | None = None) -> Iterator[tu
             upright = whole.transpose(TURNS[turn]) if turn in TURNS else whole
             try:
                 yield upright, _notes(whole)
-            finally:  # its memory is free before others may use as much
+            finally:  # its memory is free before other threads may use as much
                 for each in (upright, whole, image):
                     each.close()
-                give_back(upright.width * upright.height)
+                release_memory(upright.width * upright.height)
 
 
 def _turn(image: Image.Image) -> int:
-    """The EXIF orientation, 1 where there is none, and in TIFF, which Pillow turns by itself. Its PNG decodes everything to look for
-    it, hence the base class's method."""
+    """Return the EXIF orientation; 1 if there is none, and for TIFF, which Pillow turns by itself. Pillow's PNG class would decode the
+    whole picture for it, hence the base class's method."""
     if isinstance(image, TiffImageFile):
         return 1
     try:
         return int(Image.Image.getexif(image).get(EXIF_ORIENTATION) or 1)
-    except Exception:  # whatever a broken block leads Pillow to
+    except Exception:  # a broken block makes Pillow raise errors of many kinds
         return 1
 
 
@@ -158,7 +158,7 @@ def _notes(image: Image.Image) -> list[str]:
 
 
 def _exif_fault(image: Image.Image) -> str | None:
-    """Pillow reads of a broken block what it can, and names no file."""
+    """Return a note on a broken EXIF block, of which Pillow reads as much as it can."""
     if not (block := bytes(image.info.get("exif") or b"").removeprefix(b"Exif\0\0")):
         return None
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(block[:4])
@@ -172,7 +172,7 @@ def _exif_fault(image: Image.Image) -> str | None:
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """RGB in sRGB, with transparent parts laid on white."""
+    """Convert to RGB in sRGB, with transparent parts laid on white."""
     if not image.has_transparency_data:
         return image if image.mode == "RGB" and "icc_profile" not in image.info else to_srgb(image)
     whole = _rgba(image)
@@ -197,7 +197,7 @@ def _rgba(image: Image.Image) -> Image.Image:
 
 
 def _fault(error: Exception, path: Path) -> Exception:
-    """BadPicture with the reason, for whatever a decoder raised; an error of the system stays what it is."""
+    """Turn any error of a decoder into a BadPicture with the reason; an error of the system stays as it is."""
     text = str(error)
     match error:
         case BadPicture() | BadPixels():

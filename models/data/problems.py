@@ -88,7 +88,7 @@ def _notes(found: Survey, spec: DatasetSpec) -> Iterator[tuple[str, str]]:
     elif not found.uncaptioned:
         for message in _about_metadata(found):
             yield "folder_path", message
-    for note, names in _passed_over(found).items():
+    for note, names in _ignored_parts(found).items():
         yield "folder_path", f"{'1 file' if len(names) == 1 else f'{len(names)} files'} with {note}: {named(names)}"
     for key, names, what in (
         ("caption_ext", found.orphans, "captions of nothing that is there"),
@@ -100,8 +100,8 @@ def _notes(found: Survey, spec: DatasetSpec) -> Iterator[tuple[str, str]]:
             yield key, f"{what}: {named(names)}"
 
 
-def _passed_over(found: Survey) -> dict[str, list[str]]:
-    """What of files is passed over, and of which. Of masks it is no loss: they are read without a profile."""
+def _ignored_parts(found: Survey) -> dict[str, list[str]]:
+    """Return notes on parts of files that are ignored, each with the files' names. Masks need none: they are read without a profile."""
     names: dict[str, list[str]] = {}
     for item in found.items:
         for media, name in ((item.media, item.name), *((each, f"control picture of {item.name}") for each in item.controls)):

@@ -1,4 +1,4 @@
-"""How a text file of a dataset is read: never more of it than a caption can be. Torch-free."""
+"""Text files of a dataset, read up to a limit. Torch-free."""
 
 import codecs
 import json
@@ -16,7 +16,7 @@ class BadText(ValueError):
 
 
 def read_text(path: Path | str) -> str:
-    """What the file holds. Raises FileNotFoundError, BadText for a file that is larger than TEXT_BYTES or cannot be read, and
+    """Return the file's text. Raises FileNotFoundError, BadText for a file that is larger than TEXT_BYTES or cannot be read, and
     UnicodeDecodeError as `decode_text` does."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - a hundred thousand times
@@ -31,12 +31,12 @@ def read_text(path: Path | str) -> str:
 
 
 def decode_text(data: bytes) -> str:
-    """UTF-8 with or without a byte order mark, or UTF-16 with one. Raises UnicodeDecodeError for anything else."""
+    """Decode UTF-8 with or without a byte order mark, or UTF-16 with one. Raises UnicodeDecodeError for anything else."""
     return data.decode(_encoding(data))
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str | BadText]]:
-    """Each line of the file with its number from 1 on, or why it cannot be read. Lines end at a line feed alone, since JSON may hold
+    """Yield each line of the file with its number from 1 on, or why it cannot be read. Lines end at a line feed alone, since JSON may hold
     any other separator. The file is read piece by piece, up to a line of TEXT_BYTES characters or more."""
     try:
         with path.open("rb") as file:
@@ -57,7 +57,7 @@ def text_lines(path: Path) -> Iterator[tuple[int, str | BadText]]:
 
 
 def parse_json(text: str) -> Any:
-    """Raises BadText for what is not JSON, and for JSON that Python refuses to read."""
+    """Parse JSON. Raises BadText, also for JSON that Python refuses to read."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -70,7 +70,7 @@ def parse_json(text: str) -> Any:
 
 
 def readable_size(size: int) -> str:
-    """`3 GB`, `1.5 MB` or `700 kB`."""
+    """Return `3 GB`, `1.5 MB` or `700 kB`."""
     unit, name = next(
         (unit, name) for unit, name in ((2**30, "GB"), (2**20, "MB"), (2**10, "kB")) if size >= unit or name == "kB"
     )
@@ -82,5 +82,5 @@ def _encoding(data: bytes) -> str:
 
 
 def _is_text(line: str) -> bool:
-    """Whether no byte of it stands there as the surrogate that stands for bytes that are no UTF-8."""
+    """Return whether all of the line was UTF-8: other bytes were decoded to surrogates."""
     return not any("\udc80" <= letter <= "\udcff" for letter in line) if not line.isascii() else True

@@ -1,4 +1,4 @@
-"""What people are told of pictures that are cut or enlarged, and of masks and control pictures of another shape."""
+"""Warnings about pictures that are cut or enlarged much, and about masks and control pictures of another shape."""
 
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from models.spec import DatasetSpec, TrainSpec
 
 
 @pytest.fixture
-def told(tmp_path: Path, tiny_job: Any) -> Any:
-    """`told({"data/a.png": (64, 64)}, mask_path="masks")`: the warnings' pointers within the dataset, and their messages."""
+def warned(tmp_path: Path, tiny_job: Any) -> Any:
+    """`warned({"data/a.png": (64, 64)}, mask_path="masks")`: the warnings' pointers within the dataset, and their messages."""
 
     def look(files: dict[str, tuple[int, int]], divisibility: int = 16, **dataset: Any) -> dict[str, str]:
         for name, size in files.items():
@@ -32,33 +32,33 @@ def told(tmp_path: Path, tiny_job: Any) -> Any:
     return look
 
 
-def test_pictures_of_ordinary_shapes_are_not_spoken_of(told) -> None:
-    assert told({"data/a.png": (192, 108), "data/b.png": (64, 300), "data/c.png": (10, 10), "data/d.jpg": (400, 400)}) == {}
+def test_pictures_of_ordinary_shapes_are_not_spoken_of(warned) -> None:
+    assert warned({"data/a.png": (192, 108), "data/b.png": (64, 300), "data/c.png": (10, 10), "data/d.jpg": (400, 400)}) == {}
 
 
-def test_what_is_cut_away_and_enlarged_is_named(told) -> None:
+def test_what_is_cut_away_and_enlarged_is_named(warned) -> None:
     files = {"data/a.png": (4, 100), "data/b.png": (64, 64), "data/c.png": (7, 7), "data/d.png": (40, 1000)}
-    assert told(files) == {
+    assert warned(files) == {
         "resolution": "much of these is cut away or enlarged to fit a bucket: a.png (4 x 100 as 16 x 96: 76% cut away, enlarged 4 times), "
         "c.png (7 x 7 as 16 x 16: enlarged 2.29 times)"
     }
 
 
-def test_masks_and_control_pictures_of_another_shape_are_named(told) -> None:
+def test_masks_and_control_pictures_of_another_shape_are_named(warned) -> None:
     files = {
         "data/a.png": (64, 32), "data/b.png": (64, 32), "data/c.png": (63, 32),
         "masks/a.png": (64, 64), "masks/b.png": (128, 64), "masks/c.png": (31, 16),
         "control/a.png": (32, 16), "control/b.png": (32, 32), "control/c.png": (126, 64),
     }  # fmt: skip
-    assert told(files, mask_path="masks", control_path="control") == {
+    assert warned(files, mask_path="masks", control_path="control") == {
         "mask_path": "masks of another shape than their picture, cut to it at the centre: a.png",
         "control_path": "control pictures of another shape than their picture, cut to it at the centre: b.png",
     }
 
 
-def test_control_pictures_that_keep_their_size_are_not_spoken_of(told) -> None:
+def test_control_pictures_that_keep_their_size_are_not_spoken_of(warned) -> None:
     files = {"data/a.png": (64, 64), "control/a.png": (64, 32), "more/a.png": (32, 64)}
-    assert told(files, control_path="control", control_path_2="more") == {}
+    assert warned(files, control_path="control", control_path_2="more") == {}
 
 
 @pytest.mark.parametrize("on_bad_file", ["stop", "skip"])

@@ -90,7 +90,7 @@ def pixels_of(levels: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _unchanged(media: Media, opening: AbstractContextManager[Image.Image]) -> Iterator[Image.Image]:
-    """The opened picture. Raises UserError if the file is not what was looked at before: caches depend on that."""
+    """Open the picture. Raises UserError if the file was changed since the run looked at it: caches depend on its content."""
     with ExitStack() as stack:
         try:
             image = stack.enter_context(opening)
@@ -102,7 +102,7 @@ def _unchanged(media: Media, opening: AbstractContextManager[Image.Image]) -> It
 
 
 def check_unchanged(media: Media) -> None:
-    """Raises UserError if the file is not what was looked at before."""
+    """Check that the file was not changed since the run looked at it. Raises UserError."""
     try:
         if stamp_of(media.path) == media.stamp or sha256_of(media.path) == media.digest:
             return
