@@ -1,6 +1,7 @@
 """Keys that belong to a choice: `when` says which values of other keys give them a meaning, and another choice takes it away."""
 
 import copy
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -30,7 +31,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A key at `path` that lost its meaning, since `choice` is something else now."""
+    """A key at `path` that lost its meaning, since the key `choice`, named with those around it, has another value now."""
 
     path: tuple[str | int, ...]
     choice: str
@@ -38,7 +39,8 @@ class Dropped:
 
     @property
     def effect(self) -> str:
-        return f"back to its default, since it means nothing with {self.choice} {self.chosen}"
+        chosen = self.chosen if isinstance(self.chosen, str) else json.dumps(self.chosen)
+        return f"back to its default, since it means nothing with {self.choice} {chosen}"
 
     @property
     def pointer(self) -> str:
@@ -87,7 +89,7 @@ def _walk(before: Scope, after: Scope, path: tuple[str | int, ...]) -> Iterator[
         when = hints(info).get("when", {})
         if when and key in after.value and before.meets(when) and not after.meets(when):
             choice = next(other for other, values in when.items() if after.get(other) not in values)
-            yield Dropped((*path, key), choice.removeprefix("../"), after.get(choice)), default_of(after.declared, key)
+            yield Dropped((*path, key), _named(choice, path), after.get(choice)), default_of(after.declared, key)
         elif inner := inner_spec(info.annotation):
             old, new = before.value.get(key), after.value.get(key)
             pairs = zip(old, new, strict=False) if isinstance(old, list) and isinstance(new, list) else [(old, new)]
@@ -95,6 +97,13 @@ def _walk(before: Scope, after: Scope, path: tuple[str | int, ...]) -> Iterator[
                 if isinstance(was, Mapping) and isinstance(now, Mapping):
                     at = (*path, key, place) if isinstance(new, list) else (*path, key)
                     yield from _walk(Scope(inner, was, before), Scope(inner, now, after), at)
+
+
+def _named(choice: str, path: tuple[str | int, ...]) -> str:
+    """The key that a `when` names as seen from an object at `path`, with the keys around it."""
+    if choice.startswith("../"):
+        path = path[: -2 if isinstance(path[-1], int) else -1]
+    return ".".join(map(str, (*path, choice.removeprefix("../"))))
 
 
 def _gives(patch: Any, path: tuple[Any, ...]) -> bool:

@@ -102,8 +102,11 @@ def lacks(card: Arch, ui: Mapping[str, Any]) -> bool:
     return bool(ui.get("needs")) and not set(ui["needs"]) & set(card.capabilities)
 
 
-def _needless(card: Arch, spec: Spec, as_defaults: bool, pointer: str = "", around: Spec | None = None) -> Iterator[Problem]:
-    """Keys that are set but mean nothing to this arch, or beside what stands next to them or in the object `around` theirs."""
+def _needless(
+    card: Arch, spec: Spec, as_defaults: bool, pointer: str = "", around: Spec | None = None, outer: str = ""
+) -> Iterator[Problem]:
+    """Keys that are set but mean nothing to this arch, or beside what stands next to them or in the object `around` theirs, whose place is
+    `outer`."""
     for name, info in type(spec).model_fields.items():
         value = getattr(spec, name)
         ui = hints(info)
@@ -116,17 +119,18 @@ def _needless(card: Arch, spec: Spec, as_defaults: bool, pointer: str = "", arou
         for key, values in ui.get("when", {}).items() if is_set and not as_defaults else ():
             other = key.removeprefix("../")
             given = getattr(spec if other == key else around, other)
-            if given not in values and (said := _idle(name, other, given, values)):
+            named = f"{pointer if other == key else outer}/{other}"[1:].replace("/", ".")
+            if given not in values and (said := _idle(name, named, given, values)):
                 yield Problem(f"{pointer}/{name}", said)
         for place, inner in enumerate(value) if isinstance(value, list) else [("", value)]:
             if isinstance(inner, Spec):
                 at = f"{pointer}/{name}" + (f"/{place}" if place != "" else "")
-                yield from _needless(card, inner, as_defaults, at, spec)
+                yield from _needless(card, inner, as_defaults, at, spec, pointer)
 
 
 def _idle(name: str, other: str, given: Any, values: list[Any]) -> str | None:
-    """Why `name` means nothing while the key `other` is `given`; None where `given` is itself refused."""
-    if other != "optimizer":
+    """Why `name` means nothing while the key `other`, with the keys around it, is `given`; None where `given` is itself refused."""
+    if other != "train.optimizer":
         words = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
         return f"{name} means nothing unless {other} is {' or '.join(words)}"
     if ":" in given:
@@ -160,7 +164,7 @@ def _network(card: Arch, spec: TrainSpec) -> Iterator[Problem]:
         known = ", ".join(card.adapters)
         yield Problem("/network/type", f"'{network.type}' does not fit arch '{card.name}'; it takes: {known}")
     elif network.conv_alpha is not None and network.conv is None:
-        yield Problem("/network/conv_alpha", "conv_alpha means nothing without conv, the convolutions' rank")
+        yield Problem("/network/conv_alpha", "conv_alpha means nothing without network.conv, the convolutions' rank")
 
 
 def _optimizer(spec: TrainSpec) -> Iterator[Problem]:

@@ -4,6 +4,7 @@ A run goes on from its newest checkpoint under the edited job. Whatever a step d
 alone, so from that step on it is as if the job had always been what it is now; what was done stays as it was.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -127,7 +128,11 @@ def edit(job: Job, patch: dict[str, Any]) -> Edit:
         reasons = () if at in gone else _reasons(at, new, after, held_out)
         fixed += [Problem(at, f"cannot change at resume: {reason}") for reason in reasons]
     problems = list(_too_few(after, start)) if job.kind == "train" else []
-    notes = [f"{at[1:].replace('/', '.')} was {old}: {gone[at].effect}" for at, old, _ in leaves(before, after) if at in gone]
+    notes = [
+        f"{at[1:].replace('/', '.')} was {json.dumps(old)}: {gone[at].effect}"
+        for at, old, _ in leaves(before, after)
+        if at in gone
+    ]
     return Edit(spec, saved, start, changed, fixed, problems, seen.warnings, _taken_in(after, start, made), notes)
 
 

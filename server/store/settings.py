@@ -2,12 +2,19 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+
+
+TAKES = {
+    "int_parsing": "a whole number", "float_parsing": "a number", "bool_parsing": "true or false", "path_type": "a path",
+    "greater_than": "more than {gt:g}", "greater_than_equal": "at least {ge:g}", "less_than_equal": "at most {le:g}",
+    "finite_number": "a finite number",
+}  # fmt: skip
 
 
 class Settings(BaseSettings):
@@ -69,5 +76,9 @@ def settings() -> Settings:
     try:
         return Settings()
     except ValidationError as error:
-        faults = [f"SAFELIGHT_{str(fault['loc'][0]).upper()}={fault['input']}: {fault['msg']}" for fault in error.errors()]
+        faults = [f"SAFELIGHT_{str(fault['loc'][0]).upper()}={fault['input']}: {_sentence(fault)}" for fault in error.errors()]
         raise ValueError("; ".join(faults)) from None
+
+
+def _sentence(fault: Any) -> str:
+    return f"must be {TAKES[fault['type']].format(**fault.get('ctx', {}))}" if fault["type"] in TAKES else "has no sense"

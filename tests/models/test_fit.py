@@ -194,7 +194,7 @@ def test_old_names_are_for_archs_that_had_them(faults: Any, tiny_job: Any) -> No
     old = with_capabilities("old_lokr_names")
     assert not list(misfits(old, job_for(old, job)))
     plain = job_for(old, tiny_job(network={"old_lokr_format": True}))
-    assert [each.message for each in misfits(old, plain)] == ["old_lokr_format means nothing unless type is lokr"]
+    assert [each.message for each in misfits(old, plain)] == ["old_lokr_format means nothing unless network.type is lokr"]
 
 
 def test_every_option_belongs_to_an_optimizer() -> None:
@@ -220,9 +220,9 @@ SAID: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (
         {"train.lr_scheduler_params": {"min_lr_ratio": 0.1}},
-        ["min_lr_ratio means nothing unless lr_scheduler is linear or cosine or cosine_with_restarts or polynomial"],
+        ["min_lr_ratio means nothing unless train.lr_scheduler is linear or cosine or cosine_with_restarts or polynomial"],
     ),
-    ({"train.ema_config": {"ema_decay": 0.9}}, ["ema_decay means nothing unless use_ema is true"]),
+    ({"train.ema_config": {"ema_decay": 0.9}}, ["ema_decay means nothing unless train.ema_config.use_ema is true"]),
 ]
 
 

@@ -82,12 +82,20 @@ def test_a_real_process_shows_no_traceback(home, tmp_path) -> None:
     assert "Traceback" in done.stderr
 
 
-@pytest.mark.parametrize("setting", [("SAFELIGHT_PORT", "abc"), ("SAFELIGHT_PORT", "99999"), ("SAFELIGHT_LEASE_SECONDS", "-1")])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("SAFELIGHT_PORT", "abc", "must be a whole number"),
+        ("SAFELIGHT_PORT", "99999", "must be at most 65535"),
+        ("SAFELIGHT_LEASE_SECONDS", "-1", "must be more than 0"),
+        ("SAFELIGHT_OFFLINE", "perhaps", "must be true or false"),
+    ],
+)
 def test_a_setting_without_sense_is_named_in_one_line(safelight, monkeypatch, setting) -> None:
-    monkeypatch.setenv(*setting)
+    monkeypatch.setenv(*setting[:2])
     code, _, err = safelight("jobs")
     assert code == 1
-    assert one_line(err).startswith(f"{setting[0]}={setting[1]}: ")
+    assert one_line(err) == f"{setting[0]}={setting[1]}: {setting[2]}"
 
 
 def test_archs_needs_no_server(safelight) -> None:

@@ -247,23 +247,23 @@ def test_the_weights_an_adapter_began_with_are_needed_only_by_a_run_that_begins(
 
 
 CHOICES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, tuple[Any, Any]]]] = {
-    "lr_scheduler constant": (
+    "train.lr_scheduler constant": (
         {"train.lr_scheduler": "cosine", "train.lr_scheduler_params": {"min_lr_ratio": 0.1}},
         {"train": {"lr_scheduler": "constant"}},
         {"/train/lr_scheduler_params/min_lr_ratio": (0.1, 0.0)},
     ),
-    "loss_type mse": (
+    "train.loss_type mse": (
         {"train.loss_type": "huber", "train.huber_c": 0.5}, {"train": {"loss_type": "mse"}}, {"/train/huber_c": (0.5, 0.01)}
     ),
-    "use_ema False": (
+    "train.ema_config.use_ema false": (
         {"train.ema_config": {"use_ema": True, "ema_decay": 0.5}},
         {"train": {"ema_config": {"use_ema": False}}},
         {"/train/ema_config/ema_decay": (0.5, 0.99)},
     ),
-    "timestep_type one_step": (
+    "train.timestep_type one_step": (
         {"train.content_or_style": "style"}, {"train": {"timestep_type": "one_step"}}, {"/train/content_or_style": ("style", "balanced")}
     ),
-    "layer_offloading False": (
+    "model.layer_offloading false": (
         {"network": LORA, "model.layer_offloading": True, "model.layer_offloading_transformer_percent": 0.5},
         {"model": {"layer_offloading": False}},
         {"/model/layer_offloading_transformer_percent": (0.5, 1.0)},
@@ -287,7 +287,7 @@ def test_a_choice_that_changes_takes_along_what_belonged_to_it_and_the_plan_says
     assert resumed.status_code == 202, resumed.text
     log = client.get(f"/v1/jobs/{job_id}/log").text
     for pointer, (old, _) in gone.items():
-        assert f"{pointer[1:].replace('/', '.')} was {old}: {said}" in log
+        assert f"{pointer[1:].replace('/', '.')} was {json.dumps(old)}: {said}" in log
 
 
 def test_what_the_patch_itself_sets_beside_a_choice_is_refused_and_not_dropped(client, rests) -> None:

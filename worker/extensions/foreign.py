@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from models import catalog, toolkit
+from models import catalog, toolkit, words
 from models.arch import Arch, Capability
 from models.errors import Problem, SpecError, UserError
 from models.extensions import Extension, FreeOptions, card_as_json
@@ -121,6 +121,9 @@ def reason(error: BaseException, package: Package) -> str:
         where = f" ({Path(error.filename).name}, line {error.lineno})"
     elif inside:
         where = f" ({Path(inside[-1].filename).name}, line {inside[-1].lineno})"
+    if isinstance(error, ValidationError):
+        faults = words.problems(error.errors(include_url=False), None)
+        return f"{error.title}: {'; '.join(f'{each.pointer[1:]} {each.message}' for each in faults)}{where}"
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"{type(error).__name__}: {text}{where}"
 
