@@ -13,6 +13,24 @@ async function unfold(page) {
   for (const summary of await page.locator('.form-section > details > summary').all()) await summary.click();
 }
 
+async function followers(page) {
+  const alpha = field(page, '/network/linear_alpha').locator('input');
+  for (const rank of ['4', '16']) {
+    await field(page, '/network/linear').locator('input').fill(rank);
+    expect('alpha to follow the rank until it is touched', (await alpha.getAttribute('placeholder')) === `${rank}, as Rank` && (await specOf(page)).network.linear_alpha === null);
+  }
+}
+
+async function wording(page) {
+  await field(page, '/train/steps').locator('input').fill('2.5');
+  const problem = field(page, '/train/steps').locator('.field-problem');
+  await problem.waitFor({ timeout: 10_000 });
+  expect('what is wrong in plain words', (await problem.innerText()) === 'must be a whole number, not 2.5', await problem.innerText());
+  const line = await page.locator('.findings .bad').first().innerText();
+  expect("the plan to name the input by its label", line === 'Steps: must be a whole number, not 2.5', line);
+  await field(page, '/train/steps').locator('input').fill('200');
+}
+
 async function conditions(page) {
   await field(page, '/network/dropout').locator('input').fill('0.2');
   expect('a value to go into the job', (await specOf(page)).network.dropout === 0.2);
@@ -126,6 +144,8 @@ await run('form', base, async (browser) => {
   await page.goto(`${base}/new?preset=lora`);
   await page.locator('.json textarea').waitFor();
   await unfold(page);
+  await followers(page);
+  await wording(page);
   await conditions(page);
   await values(page);
   await parts(page);
