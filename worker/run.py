@@ -11,7 +11,9 @@ from pathlib import Path
 import torch
 
 from models import attention, budget, catalog, memory, toolkit
+from models.base import BaseModel
 from models.data.datasets import Survey
+from models.data.lengths import Text, cut_notes, job_texts
 from models.errors import UserError
 from models.released import NotAlone
 from models.spec import JobSpec, SampleSpec, TrainSpec
@@ -56,6 +58,7 @@ def _work(spec: JobSpec, places: Places, surveys: list[Survey], reporter: Report
             for name, frozen in {"training": model.assistant_lora, "recovery": model.recovery_adapter}.items():
                 if frozen is not None and getattr(frozen, "applied", None):  # an extension's class may have an adapter of its own
                     reporter.log(f"{name} adapter: {frozen.applied}")
+            _name_cut_texts(model, job_texts(spec, surveys), reporter)
             if isinstance(spec, TrainSpec):
                 train(model, spec, surveys, places.controls, reporter, places.network_start)
             elif isinstance(spec, SampleSpec):
@@ -75,6 +78,14 @@ def _work(spec: JobSpec, places: Places, surveys: list[Survey], reporter: Report
             model.network = None
         del model
         memory.give_back()
+
+
+def _name_cut_texts(model: BaseModel, texts: list[Text], reporter: Reporter) -> None:
+    """Log which texts the model's encoder does not read whole."""
+    from models.tokens import cut_texts  # by now the model has imported transformers, if it has a use for it
+
+    for note in cut_notes(texts, cut_texts(model, (each.text for each in texts)) or {}):
+        reporter.log(note.message, "WARNING")
 
 
 def main(job_file: str, folder: str = "run") -> int:

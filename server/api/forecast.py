@@ -1,17 +1,20 @@
-"""A job's memory as workers predict it: asked for when a plan is looked at, remembered, and judged against every device."""
+"""What only workers find out of a job: its memory, judged against every device, and which of its texts are cut. Requested when a plan is
+looked at, and remembered."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from models import budget
+from models.data.lengths import Text
 from models.errors import Problem
 from models.spec import JobSpec
 from server.api.shapes import MemoryPlan
 from server.store import plans
 from server.store.tables import Worker
 
-PENDING = "memory: being worked out; ask again"
+PENDING = "being worked out; ask again"
+MEMORY, LENGTHS = "memory", "texts longer than the text encoder reads"
 TEXTS, NUMBERS = ("prompt", "neg"), ("seed", "walk_seed", "fps")
 LETTERS = 100  # a prompt that is edited keeps its prediction while its length stays within as many
 
@@ -23,26 +26,43 @@ class Forecast:
     memory: MemoryPlan | None = None
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
-    unknown: str | None = None
+    unknown: list[str] = field(default_factory=list)
 
 
-def forecast(spec: JobSpec, summary: dict[str, Any], able: Sequence[Worker], ask: bool) -> Forecast:
-    """A job is refused when it fits no device that can run it; not where fewer pictures at once would, which its run does by itself."""
+def forecast(spec: JobSpec, summary: dict[str, Any], texts: Sequence[Text], able: Sequence[Worker], ask: bool) -> Forecast:
+    """What is known, and a request to a worker for the rest. A job is refused when it fits no device that can run it; not where fewer
+    pictures at once would, which its run does by itself."""
     told = spec.model_dump(mode="json")
     digest = plans.digest_of(_about_memory(told), [dataset["buckets"] for dataset in summary.get("datasets", [])])
-    known = plans.answer(digest)
-    if known is None:
-        if not able:
-            return Forecast(unknown="memory: no worker")
-        if not ask:
-            return Forecast(unknown="memory: validate the job to have it worked out")
-        newest = max(able, key=lambda worker: worker.seen_at)
-        asked = plans.ask(newest.id, digest, told)
-        return Forecast(unknown=PENDING if asked else "memory: the broker does not answer")
+    lengths = plans.digest_of({"model": told["model"]}, [[each.pointer, each.name, each.text] for each in texts]) if texts else ""
+    known, counted = plans.answer(digest), plans.answer(lengths) if lengths else {"cut": []}
+    found = _memory(spec, known, able) if known else Forecast()
+    if counted:
+        found.warnings += [Problem(note["pointer"], note["message"]) for note in counted.get("cut") or []]
+        if "error" in counted:
+            found.unknown.append(f"{LENGTHS}: {counted['error']}")
+        elif counted["cut"] is None:
+            found.unknown.append(f"{LENGTHS}: arch '{spec.model.arch}' shows no limit")
+    missing = {MEMORY: digest} if known is None else {}
+    missing |= {LENGTHS: lengths} if counted is None else {}
+    if missing:
+        why = _ask(told, missing, able) if able and ask else "validate the job to have it worked out" if able else "no worker"
+        found.unknown += [f"{what}: {why}" for what in missing]
+    return found
+
+
+def _ask(told: dict[str, Any], missing: dict[str, str], able: Sequence[Worker]) -> str:
+    """Why it is not known yet, in words."""
+    newest = max(able, key=lambda worker: worker.seen_at)
+    asked = plans.ask(newest.id, missing.get(MEMORY, ""), told, missing.get(LENGTHS, ""))
+    return PENDING if asked else "the broker does not answer"
+
+
+def _memory(spec: JobSpec, known: dict[str, Any], able: Sequence[Worker]) -> Forecast:
     if known.get("refuses"):
         return Forecast(problems=[Problem("", known["error"], known["hint"])])
     if "error" in known:
-        return Forecast(unknown=f"memory: it could not be predicted: {known['error']}")
+        return Forecast(unknown=[f"memory: it could not be predicted: {known['error']}"])
     made = known["plan"]
     found = Forecast(MemoryPlan.model_validate({name: made[name] for name in MemoryPlan.model_fields if name in made}))
     totals = [worker.memory_total for worker in able if worker.memory_total is not None]

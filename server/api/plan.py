@@ -7,6 +7,7 @@ from models import catalog
 from models.data import datasets, epochs
 from models.data.captions import CaptionRule
 from models.data.crops import crop_warnings
+from models.data.lengths import job_texts
 from models.data.look import look_at
 from models.data.problems import dataset_problems
 from models.errors import Problem, SpecError
@@ -33,8 +34,8 @@ def make_plan(asked: Any, ask_workers: bool = False) -> Plan:
     problems, warnings = [*weights_problems(spec), *_control_problems(spec), *_trust_problems(spec)], []
     summary: dict[str, Any] = {}
     not_checked = list(NOT_CHECKED)
+    surveys: list[datasets.Survey] = []
     if isinstance(spec, TrainSpec):
-        surveys = []
         named = datasets.every_dataset(spec)
         sounds = catalog.arch(spec.model.arch).modality == "audio"
         for pointer, dataset in named:
@@ -63,11 +64,11 @@ def make_plan(asked: Any, ask_workers: bool = False) -> Plan:
         why = "".join(f"; {w.id} cannot use {w.device}: {w.problem}" for w in running if w.problem)
         warnings.append(Problem("", f"no worker is connected that can run this; the job waits until one is{why}"))
     if not problems:
-        found_out = forecast(spec, summary, able, ask_workers)
+        found_out = forecast(spec, summary, job_texts(spec, surveys), able, ask_workers)
         summary["memory"] = found_out.memory
         problems += found_out.problems
         warnings += found_out.warnings
-        not_checked += [found_out.unknown] if found_out.unknown else []
+        not_checked += found_out.unknown
     return _plan(spec, problems, warnings, summary, [w.id for w in able], not_checked)
 
 

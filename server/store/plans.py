@@ -41,18 +41,21 @@ def digest_of(spec: Answer, data: Any) -> str:
 
 
 def answer(digest: str) -> Answer | None:
-    """What is known of the job with this digest: {"plan": ...} or {"error": text}, with `refuses` and `hint` where the
-    job's own run would meet that error too."""
+    """What is known of the job with this digest: {"plan": ...}, of its texts {"cut": problems or null}, or {"error": text}, with `refuses`
+    and `hint` where the job's own run would meet that error too."""
     known = _tried(lambda client: client.get(ANSWERS + digest))
     return cast(Answer, json.loads(cast(bytes, known))) if known else None
 
 
-def ask(worker: str, digest: str, spec: Answer) -> bool:
-    """Ask this worker, unless someone was asked a short while ago. False if no broker answers."""
+def ask(worker: str, digest: str, spec: Answer, texts: str = "") -> bool:
+    """Ask this worker for the prediction with this `digest` and the count of tokens with the digest `texts`, "" being none: for what nobody
+    was asked a short while ago. False if no broker answers."""
 
     def send(client: redis.Redis) -> bool:
-        if client.set(ASKED + digest, worker, nx=True, ex=ASKED_SECONDS):
-            client.rpush(WANTED + worker, json.dumps({"digest": digest, "spec": spec}))
+        unasked = [each for each in (digest, texts) if each and client.set(ASKED + each, worker, nx=True, ex=ASKED_SECONDS)]
+        if unasked:
+            question = {name: each if each in unasked else "" for name, each in (("digest", digest), ("texts", texts))}
+            client.rpush(WANTED + worker, json.dumps({**question, "spec": spec}))
             client.ltrim(WANTED + worker, -MOST_WAITING, -1)
         return True
 
@@ -60,7 +63,8 @@ def ask(worker: str, digest: str, spec: Answer) -> bool:
 
 
 def take(worker: str) -> Answer | None:
-    """The newest question to this worker, {"digest": ..., "spec": ...}: whoever edits a job asks often and waits for the last."""
+    """The newest question to this worker, {"digest": ..., "texts": ..., "spec": ...}, a digest that nothing depends on being "": who edits
+    a job asks often and waits for the last answer."""
     asked = _tried(lambda client: client.rpop(WANTED + worker))
     return cast(Answer, json.loads(cast(bytes, asked))) if asked else None
 

@@ -12,6 +12,7 @@ from models.adapters.load import network_from_state
 from models.base import BaseModel
 from models.batch import Batch, GenerateImageConfig
 from models.prompt_embeds import AdvancedPromptEmbeds
+from models.tokens import cut_texts
 from worker import tiny
 from worker.load import Places, load_model
 
@@ -39,6 +40,16 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     made = loaded(request.param, written[0] if len(written) == 1 else folder)
     made.get_model_to_train().eval()
     return made
+
+
+def test_texts_that_the_encoder_cuts_are_counted_without_running_it(model: BaseModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = cut_texts(model, [PROMPTS[0], "word " * 20_000])
+    assert found is not None
+    [(text, cut)] = found.items()
+    assert text == "word " * 20_000
+    assert cut.tokens >= 20_000 > 4096 >= cut.read
+    monkeypatch.setattr(model, "text_encoder", None)
+    assert cut_texts(model, [PROMPTS[0], text]) == found
 
 
 @pytest.fixture

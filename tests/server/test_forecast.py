@@ -104,11 +104,40 @@ def test_a_job_that_fits_no_device_is_refused_with_what_to_change(asked: Any) ->
         "message": "the job needs 30.0 GiB of memory while training (weights 20.0 GiB, adapters 1.0 GiB, gradients 1.0 GiB, optimizer "
         "2.0 GiB, activations 6.0 GiB); the device has 24.0 GiB",
         "suggestion": "it would fit with model.quantize: true (20.0 GiB), or with train.gradient_checkpointing: true (23.0 GiB)",
+        "misspelt": False,
     }
     refused = asked("/v1/jobs")
     assert refused.status_code == 422 and refused.json()["errors"] == [problem]
     connect("large", 40 * GIB)
     assert asked().json()["ok"]
+
+
+def lengths_line(plan: dict[str, Any]) -> list[str]:
+    return [line for line in plan["not_checked"] if line.startswith("texts longer")]
+
+
+def test_texts_that_are_cut_are_counted_by_a_worker_and_warned_of(asked: Any, home: Path) -> None:
+    said = "texts longer than the text encoder reads"
+    assert lengths_line(asked().json()) == [f"{said}: no worker"]
+    connect("w", 80 * GIB)
+    assert lengths_line(asked().json()) == [f"{said}: being worked out; ask again"]
+    question = plans.take("w")
+    assert question is not None
+    plans.remember(question["digest"], {"plan": KNOWN})
+    note = {"pointer": "/datasets/0/folder_path", "message": "captions of more tokens than ..."}
+    said_of = (note["pointer"], note["message"])
+    plans.remember(question["texts"], {"cut": [note]})
+    plan = asked().json()
+    assert lengths_line(plan) == []
+    for answer in (plan, asked("/v1/jobs").json()):
+        assert said_of in [(each["pointer"], each["message"]) for each in answer["warnings"]]
+    (home / "datasets" / "colours" / "000.txt").write_text("another caption")  # another question, and not about memory
+    assert lengths_line(asked().json()) == [f"{said}: being worked out; ask again"]
+    question = plans.take("w")
+    assert question is not None
+    assert (question["digest"], bool(question["texts"])) == ("", True)
+    plans.remember(question["texts"], {"cut": None})
+    assert lengths_line(asked().json()) == [f"{said}: arch 'pocket' shows no limit"]
 
 
 SAMPLING = {
@@ -183,7 +212,9 @@ def test_what_the_job_s_own_run_would_meet_refuses_it(asked: Any) -> None:
     plans.remember(question["digest"], {"error": "no layer's name contains 'x'", "hint": "name one", "refuses": True})
     plan = asked().json()
     assert not plan["ok"]
-    assert plan["problems"] == [{"pointer": "", "message": "no layer's name contains 'x'", "suggestion": "name one"}]
+    assert plan["problems"] == [
+        {"pointer": "", "message": "no layer's name contains 'x'", "suggestion": "name one", "misspelt": False}
+    ]
     assert asked("/v1/jobs").status_code == 422
 
 

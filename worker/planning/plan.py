@@ -4,12 +4,13 @@ With `--answer DIGEST` the JSON goes to the server that asked. A run that is abo
 """
 
 import argparse
+import functools
 import json
 import logging
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,10 +20,13 @@ from models import budget, catalog, toolkit
 from models.data import datasets
 from models.data.datasets import Survey
 from models.data.entries import make_entries
+from models.data.lengths import cut_notes, job_texts
 from models.errors import SpecError, UserError
 from models.spec import JobSpec, SampleSpec, TrainSpec
+from models.tokens import cut_texts
 from worker import gpus
-from worker.load import Places
+from worker.load import Places, load_model
+from worker.planning.blank import blank_weights, new_mode
 from worker.planning.predict import Data, predict
 
 # Codes of errors that say nothing sure about the job's own run: what is not here may come, and the prediction touches no GPU.
@@ -133,39 +137,64 @@ def _fitting(
     return {"change": change, "peak": peak} if peak <= total else None
 
 
+def cut(spec: JobSpec, places: Places) -> list[dict[str, Any]] | None:
+    """The texts that the model's encoder does not read whole, as problems in JSON; None where that cannot be seen."""
+    texts = job_texts(spec, glance(spec, places) if isinstance(spec, TrainSpec) else [])
+    with blank_weights(new_mode()):
+        model = load_model(spec, Places(**{**vars(places), "cache": None}), "cpu")
+        found = cut_texts(model, (each.text for each in texts))
+    return None if found is None else [note.as_dict() for note in cut_notes(texts, found)]
+
+
 def main(arguments: list[str] | None = None) -> int:
     from server.store import plans
-    from worker import extensions
     from worker.places import find_places
 
     parser = argparse.ArgumentParser(prog="worker.planning.plan")
     parser.add_argument("job")
     parser.add_argument("--answer", default=None, help="send it to the server as the answer to this question")
+    parser.add_argument("--texts", default=None, help="send which texts are too long as the answer to this question")
     parser.add_argument("--device", default="cpu", help="the kind of device whose memory is counted")
     parser.add_argument("--total", type=int, default=None, help="that memory in bytes, if it need not be looked up")
     given = parser.parse_args(arguments)
     logging.basicConfig(level="WARNING", format="%(message)s")
-    try:
-        raw = json.loads(Path(given.job).read_text())
-        toolkit.install()
-        name = str(raw.get("model", {}).get("arch", ""))
-        if given.answer:
-            extensions.load(name)
-        else:
-            extensions.load_from_folders(name)
-        spec = catalog.parse_job(raw)
-        total = given.total or gpus.memory(given.device)[1]
-        answer: dict[str, Any] = {"plan": plan(spec, find_places(spec), given.device, total)}
-    except UserError as error:
-        unsure = MAY_PASS | (set() if given.device == "cpu" else OF_THE_DEVICE)
-        answer = {"error": error.message, "hint": error.hint, "refuses": error.code not in unsure}
-    except Exception as error:
-        answer = {"error": f"{type(error).__name__}: {error}"}
+    asked = bool(given.answer or given.texts)
+    spec = functools.cache(partial(_read, Path(given.job), asked))
+    if given.texts:  # the faster answer first
+        plans.remember(given.texts, _answered(lambda: {"cut": cut(spec(), find_places(spec()))}, given.device))
+    if given.texts and not given.answer:
+        return 0
+    total = given.total or gpus.memory(given.device)[1]
+    answer = _answered(lambda: {"plan": plan(spec(), find_places(spec()), given.device, total)}, given.device)
     if given.answer:
         plans.remember(given.answer, answer)
         return 0
     print(json.dumps(answer.get("plan", answer), indent=2))  # noqa: T201
     return int("error" in answer)
+
+
+def _read(file: Path, asked: bool) -> JobSpec:
+    """The job in the file. A worker that was asked knows its extensions from the database."""
+    from worker import extensions
+
+    raw = json.loads(file.read_text())
+    toolkit.install()
+    name = str(raw.get("model", {}).get("arch", ""))
+    if asked:
+        extensions.load(name)
+    else:
+        extensions.load_from_folders(name)
+    return catalog.parse_job(raw)
+
+
+def _answered(work: Callable[[], dict[str, Any]], device: str) -> dict[str, Any]:
+    try:
+        return work()
+    except UserError as error:
+        unsure = MAY_PASS | (set() if device == "cpu" else OF_THE_DEVICE)
+        return {"error": error.message, "hint": error.hint, "refuses": error.code not in unsure}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 if __name__ == "__main__":

@@ -54,7 +54,8 @@ class ExampleModel(BaseModel):
 
     def get_prompt_embeds(self, prompt: list[str], control_images: Any = None) -> AdvancedPromptEmbeds:
         """Called once per caption and prompt, and for "". In: texts. Out: per text a 2-D (L, D) tensor at its natural length. More
-        axes (several encoder layers, say) are flattened into D here and restored in get_noise_prediction."""
+        axes (several encoder layers, say) are flattened into D here and restored in get_noise_prediction. The tokenizer cuts what is
+        too long (`truncation`, `max_length`): there plans and runs see it and name it."""
         embeds = []
         for text in prompt:
             # An empty text would give no tokens at all; a space gives one, and stands for "no caption".

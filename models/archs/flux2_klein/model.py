@@ -4,7 +4,6 @@ Latents are the VAE's 32 channels in 2x2 patches, (B, 128, H / 16, W / 16), norm
 is one token. Captions are always the same number of tokens, padding included, for the transformer attends to the padding too.
 """
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,8 +34,6 @@ PIXELS_PER_LATENT = 16
 TINY_OPTIONS = {"max_text_length": 64}  # every caption is padded to this length, which is most of a tiny model's work
 TEXT_LAYERS = (9, 18, 27)  # outputs of these decoder layers, side by side, are a token's features
 NUM_TEXT_LAYERS = 28  # one more than is read, for the last layer's output carries the final norm
-
-log = logging.getLogger(__name__)
 
 
 class Flux2KleinModel(BaseModel):
@@ -112,15 +109,13 @@ class Flux2KleinModel(BaseModel):
 
     def get_prompt_embeds(self, prompt: list[str], control_images: Any = None) -> AdvancedPromptEmbeds:
         """(max_text_length, 3 x the encoder's width) per prompt: the prompt as a user's message, padded, and three layers' outputs side
-        by side. The encoder masks the padding; its outputs there are features like any other. Longer prompts are cut, with a warning."""
+        by side. The encoder masks the padding; its outputs there are features like any other. Longer prompts are cut."""
         length = self.model_config.model_kwargs.max_text_length
         embeds = []
         for text in prompt:
             said = self.tokenizer.apply_chat_template(
                 [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True, enable_thinking=False
             )
-            if (given := len(self.tokenizer(said).input_ids)) > length:
-                log.warning("a caption of %d tokens is cut to max_text_length %d: %.60s...", given, length, text)
             tokens = self.tokenizer(said, return_tensors="pt", padding="max_length", truncation=True, max_length=length)
             hidden = self.text_encoder(
                 **tokens.to(self.te_device_torch), output_hidden_states=True, use_cache=False

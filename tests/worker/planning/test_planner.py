@@ -26,12 +26,12 @@ def planner(migrated: Path) -> Iterator[Planner]:
 
 
 def answer(planner: Planner, until: Callable[..., None], spec: dict[str, Any]) -> dict[str, Any]:
-    assert plans.ask("w", "digest", spec)
-    assert plans.ask("w", "digest", spec)  # again, which changes nothing
+    assert plans.ask("w", "digest", spec, "texts")
+    assert plans.ask("w", "digest", spec, "texts")  # again, which changes nothing
 
     def told() -> bool:
         planner.tick()
-        return plans.answer("digest") is not None
+        return None not in (plans.answer("digest"), plans.answer("texts"))
 
     until(told, "no prediction")
     assert plans.take("w") is None
@@ -43,11 +43,23 @@ def answer(planner: Planner, until: Callable[..., None], spec: dict[str, Any]) -
 def test_a_question_is_answered(
     planner: Planner, until: Callable[..., None], pictures: Callable[..., Path], tiny_job: Callable[..., Any]
 ) -> None:
-    pictures()
-    spec = catalog.parse_job(tiny_job()).model_dump(mode="json")
-    made = answer(planner, until, spec)["plan"]
+    folder = pictures()
+    (folder / "002.txt").write_text("sea " * 300)
+    samples = [{"prompt": "a sea"}, {"prompt": "[trigger] sea " * 150}]
+    job = tiny_job(trigger_word="ohm", **{"sample.samples": samples})
+    made = answer(planner, until, catalog.parse_job(job).model_dump(mode="json"))["plan"]
     assert made["peak"] == sum(made["parts"].values()) > 0
     assert made["device"] == "cpu" and made["fits_with"] == [] and made["notes"] == []
+    cut = plans.answer("texts")
+    assert cut is not None
+    captions, prompt = cut["cut"]
+    assert (captions["pointer"], prompt["pointer"]) == ("/datasets/0/folder_path", "/sample/samples/1/prompt")
+    assert captions["message"] == (
+        "captions of more tokens than the 256 that the text encoder reads, which cuts them there: 002.png (304)"
+    )
+    assert prompt["message"].startswith(
+        "a prompt of 452 tokens, of which the text encoder reads the first 256: 'ohm sea ohm sea "
+    )
 
 
 def test_a_sampling_jobs_question_is_answered(planner: Planner, until: Callable[..., None]) -> None:
@@ -89,7 +101,7 @@ def test_a_batch_is_as_large_as_its_bucket(migrated: Path, pictures: Callable[..
 def test_a_child_that_dies_is_an_answer(planner: Planner, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     start = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: start([sys.executable, "-c", "raise SystemExit(3)"]))
-    assert answer(planner, until, {"kind": "train"}) == {"error": "its process ended with code 3"}
+    assert answer(planner, until, {"kind": "train"}) == {"error": "its process ended with code 3"} == plans.answer("texts")
 
 
 def test_one_that_takes_too_long_is_ended(planner: Planner, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:

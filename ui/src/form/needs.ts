@@ -47,4 +47,4 @@ export function toMemoryBar(plan: Plan, workers: readonly Worker[]): MemoryBar |
 export const isPending = (line: string): boolean => line.includes('being worked out');
 
 /** Whether a part of the plan comes later: then it is worth asking again. */
-export const isBeingWorkedOut = (plan: Plan): boolean => plan.ok && !plan.memory && plan.not_checked.some(isPending);
+export const isBeingWorkedOut = (plan: Plan): boolean => plan.ok && plan.not_checked.some(isPending);
