@@ -47,9 +47,11 @@ def extensions() -> Mapping[str, Extension]:
 
 
 def archs() -> Mapping[str, Arch]:
-    """All usable cards by name, sorted. A bundled one is never replaced."""
+    """All usable cards by name, sorted. A registered one, broken or not, stands in place of a bundled one of its name: its folder chose
+    that."""
     healthy = {each.name: each.card for each in extensions().values() if each.card is not None}
-    return dict(sorted({**healthy, **bundled()}.items()))
+    own = {name: card for name, card in bundled().items() if name not in extensions()}
+    return dict(sorted({**own, **healthy}.items()))
 
 
 @cache
@@ -107,7 +109,7 @@ def _sizes(card: Arch) -> dict[str, Any]:
 
 def job_schema(arch_name: str, kind: str) -> dict[str, Any]:
     """JSON Schema (2020-12) of `job_type`, with `ui` hints for a form; what the arch has no use for is hidden."""
-    if arch_name not in bundled() and arch_name in extensions():
+    if arch_name in extensions():
         known: dict[str, Any] = extensions()[arch_name].schemas[kind]
         return known
     return schema_of(arch(arch_name), job_type(arch_name, kind))

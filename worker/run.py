@@ -98,7 +98,7 @@ def main(job_file: str, folder: str = "run") -> int:
     try:
         raw = json.loads(Path(job_file).read_text())
         toolkit.install()
-        if (arch := str(raw.get("model", {}).get("arch", ""))) not in catalog.bundled():
+        if (arch := str(raw.get("model", {}).get("arch", ""))) not in catalog.bundled() or settings().extensions:
             from worker import extensions
 
             extensions.load_from_folders(arch)

@@ -21,10 +21,10 @@ def listing() -> list[ExtensionArch]:
         return list(session.exec(select(ExtensionArch).order_by(col(ExtensionArch.name))))
 
 
-def usable() -> list[str]:
-    """The names of those that are not broken."""
+def usable() -> dict[str, bool]:
+    """Their names, each with whether it is not broken."""
     with reading() as session:
-        return list(session.exec(select(ExtensionArch.name).where(col(ExtensionArch.broken).is_(None))))
+        return {name: broken is None for name, broken in session.exec(select(ExtensionArch.name, ExtensionArch.broken))}
 
 
 def stamp() -> tuple[int, str]:

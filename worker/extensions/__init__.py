@@ -24,7 +24,8 @@ _imported: dict[Path, str] = {}  # the packages that this process has imported, 
 
 def archs() -> list[str]:
     """All that this worker can run."""
-    return [*catalog.bundled(), *extensions.usable()]
+    found = extensions.usable()
+    return [*(name for name in catalog.bundled() if name not in found), *(name for name, healthy in found.items() if healthy)]
 
 
 class Watch:
@@ -56,10 +57,12 @@ class Watch:
 
 def load(arch: str) -> Extension | None:
     """Import an architecture from elsewhere and put it into this process's catalogue, with its source as it is now. None for a
-    bundled one. Raises UserError if it is not there or does not import."""
-    if arch in catalog.bundled():
-        return None
+    bundled one that no folder replaces. Raises UserError if it is not there or does not import."""
     row = next((row for row in extensions.listing() if row.name == arch), None)
+    if row is None and arch in catalog.bundled():
+        if arch in catalog.extensions():  # a folder replaced it at an earlier job
+            catalog.register([each for each in catalog.extensions().values() if each.name != arch])
+        return None
     if row is None:
         raise UserError(f"arch '{arch}' has gone: no folder of SAFELIGHT_EXTENSIONS holds it", code="broken_arch")
     package = packages.packages([Path(row.source)])[0]
@@ -71,9 +74,8 @@ def load(arch: str) -> Extension | None:
 
 def load_from_folders(arch: str) -> Extension | None:
     """The same without a database, by looking through the folders of SAFELIGHT_EXTENSIONS."""
-    if arch in catalog.bundled():
-        return None
     found = [package for package in packages.packages(settings().extensions) if package.problem is None]
+    found = [package for package in found if arch not in catalog.bundled() or arch in packages.replaces(package.path)]
     for package in sorted(found, key=lambda package: not packages.mentions(package, arch)):  # its neighbours stay untouched
         try:
             return _import(package, arch)
@@ -85,9 +87,8 @@ def load_from_folders(arch: str) -> Extension | None:
 def known(arch: str) -> Arch:
     """The card of a bundled arch or of one in the folders of SAFELIGHT_EXTENSIONS, with its code importable from now on. For the
     commands that look at one arch without a database. Raises UserError for an unknown one."""
-    if arch not in catalog.bundled():
-        toolkit.install()
-        load_from_folders(arch)
+    if load_from_folders(arch) is not None:
+        toolkit.install()  # its code may import more of these names while it runs
     return catalog.arch(arch)
 
 

@@ -18,21 +18,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from models import catalog
 from models.arch import Arch
+from models.errors import UserError
 from models.extensions import Extension
 from server.store import extensions
 from server.store.engine import forget, migrate
 from server.store.settings import settings
 from server.store.tables import ExtensionArch
 from worker.extensions import foreign
-from worker.extensions.packages import Package, Stamps, arch_in_source, digest, entries, packages, stamps
+from worker.extensions.packages import CHOICES, Package, Stamps, arch_in_source, digest, entries, packages, replaces, stamps
 
 LONGEST_IMPORT_SECONDS = 60  # the largest folders take seconds, on a busy machine some ten
 SLOW_IMPORT_SECONDS = 5  # after these the folder is listed as broken until its import is done
 LOOK_SECONDS = 2.0
+REPLACING = "In place of Safelight's own."
 TAKEN = "@"  # between the name that an arch wanted and its folder
 
 log = logging.getLogger("worker.extensions.discover")
@@ -102,17 +105,30 @@ def look(everything: bool) -> None:
 
 
 def store(rows: list[dict[str, Any]]) -> None:
-    """Put the rows into the table, each name once: the bundled arch and the first folder keep a name, others are broken."""
-    taken = dict.fromkeys(catalog.bundled(), "Safelight itself")
+    """Put the rows into the table, each name once. A folder whose file says so wins a name; else the bundled arch keeps it, or the first
+    folder. The others are broken."""
+    chosen = [row for row in rows if row["name"] in _replaces(row["source"])]
+    owners = {row["name"]: row["source"] for row in reversed(chosen)}
+    owners = {**dict.fromkeys(catalog.bundled(), "Safelight itself"), **owners}
     made = {}
     for row in rows:
-        if row["name"] in taken:
-            folder = row["source"].rpartition("/")[2]
-            why = f"its name '{row['name']}' is already that of an arch from {taken[row['name']]}; set another `arch`"
-            row = {**row, "name": f"{row['name']}{TAKEN}{folder}", "card": {}, "schemas": {}, "broken": why}
-        taken.setdefault(row["name"], row["source"])
+        name, source = row["name"], row["source"]
+        if (owner := owners.setdefault(name, source)) != source or name in made:
+            folder = source.rpartition("/")[2]
+            why = f"its name '{name}' is already that of an arch from {owner}; set another `arch`, or let this one win: write "
+            why += f'replaces = ["{name}"] into {source}/{CHOICES}'
+            row = {**row, "name": f"{name}{TAKEN}{folder}", "card": {}, "schemas": {}, "broken": why}
+        elif name in catalog.bundled() and row["card"]:
+            row = {**row, "card": {**row["card"], "description": f"{row['card']['description']} {REPLACING}"}}
         made[row["name"]] = ExtensionArch(**row)
     extensions.replace(list(made.values()))
+
+
+def _replaces(source: str) -> set[str]:
+    try:
+        return replaces(Path(source))
+    except UserError:  # the package's problem says it
+        return set()
 
 
 def look_at(package: Package, slow: Callable[[list[dict[str, Any]]], None] = lambda _: None) -> list[dict[str, Any]]:

@@ -8,11 +8,15 @@ import ast
 import hashlib
 import os
 import re
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from models.errors import UserError
+
+CHOICES = "safelight.toml"  # a folder's own file; `replaces = ["NAME"]` in it makes its architecture of that name win over others
 LIST_NAME = "AI_TOOLKIT_MODELS"
 SOURCES = {".py", ".json", ".yaml", ".yml", ".toml", ".txt", ".jinja"}
 BASE_CLASS = "models.base"  # what a model.py of our form imports; many unrelated folders have a file of that name
@@ -108,6 +112,22 @@ def mentions(package: Package, arch: str) -> bool:
     return any(path.suffix == ".py" and quoted.search(path.read_text(errors="replace")) for path in _sources(package.path))
 
 
+def replaces(folder: Path) -> set[str]:
+    """The names for which the folder's file says that its architecture wins over Safelight's own and other folders'. Raises UserError if
+    the file says something else."""
+    path = folder / CHOICES
+    if not path.is_file():
+        return set()
+    try:
+        said = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no TOML: {error}") from None
+    names = said.get("replaces", [])
+    if set(said) - {"replaces"} or not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise UserError(f'{path} must say replaces = ["NAME", ...] and nothing else')
+    return set(names)
+
+
 def digest(folder: Path) -> str:
     """SHA-256 over the names and contents of a folder's source files; weights do not count."""
     total = hashlib.sha256()
@@ -130,10 +150,10 @@ def stamps(found: Sequence[Package]) -> Stamps:
 def _package(path: Path) -> Package | None:
     card, model = (path / "card.py").is_file(), (path / "model.py").is_file()
     if card and model:
-        return Package(path, "ours", _bad_name(path))
+        return Package(path, "ours", _problem(path))
     init = path / "__init__.py"
     if init.is_file() and re.search(rf"^{LIST_NAME}\b", init.read_text(errors="replace"), re.MULTILINE):
-        return Package(path, "toolkit", _bad_name(path))
+        return Package(path, "toolkit", _problem(path))
     if card:
         return Package(path, "ours", f"{path} has card.py without model.py; an architecture of our form needs both")
     if model and BASE_CLASS in (path / "model.py").read_text(errors="replace"):
@@ -141,7 +161,12 @@ def _package(path: Path) -> Package | None:
     return None
 
 
-def _bad_name(path: Path) -> str | None:
+def _problem(path: Path) -> str | None:
+    """What is wrong with the folder's name, or its file of choices."""
+    try:
+        replaces(path)
+    except UserError as error:
+        return error.message
     if path.name.isidentifier():
         return None
     better = re.sub(r"\W", "_", path.name)

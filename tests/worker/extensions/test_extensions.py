@@ -1,12 +1,10 @@
-"""Folders from elsewhere, from disk to a trained adapter: what a worker finds, what it says of broken ones, what it does when they
-change. The packages are written here."""
+"""Folders from elsewhere, as a worker lists them: what it finds, what it says of broken ones, what it does when they change. The
+packages are written here."""
 
-import json
 import os
 import re
 import select
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +12,12 @@ import pytest
 
 from models import catalog, toolkit
 from models.errors import UserError
-from server.store import extensions
-from server.store.engine import migrate
+from server.api.extensions import as_extension
 from server.store.settings import settings
-from tests.worker.foreign_sources import CARD, MODEL, THEIRS, net_weights, ours, theirs
+from tests.worker.foreign_sources import CARD, MODEL, THEIRS, ours, theirs
 from worker import extensions as extensions_of_worker
 from worker.extensions import discover, foreign
 from worker.extensions.packages import Package, digest, entries, packages, stamps
-
-
-@pytest.fixture
-def look(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """`look(folder, ...)` does what the watcher does when these folders change; the answer is the table, by name."""
-
-    def find(*folders: Path, everything: bool = False) -> dict[str, Any]:
-        monkeypatch.setenv("SAFELIGHT_EXTENSIONS", ",".join(map(str, folders)))
-        settings.cache_clear()
-        migrate()
-        discover.look(everything)
-        return {row.name: row for row in extensions.listing()}
-
-    return find
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Any:
-    yield
-    catalog.register([])
-
 
 # -- finding ----------------------------------------------------------------------------------------------------------------
 
@@ -283,10 +259,41 @@ def test_code_that_exits_when_a_job_imports_it_ends_the_job_and_a_neighbour_is_n
 def test_a_name_that_is_taken_is_broken_and_keeps_its_owner(tmp_path: Path, look: Any) -> None:
     rows = look(theirs(tmp_path / "first", name="pocket"), theirs(tmp_path / "second"), theirs(tmp_path / "third"))
     assert set(rows) == {"pocket@first", "tiny_theirs", "tiny_theirs@third"}
-    assert rows["pocket@first"].broken == "its name 'pocket' is already that of an arch from Safelight itself; set another `arch`"
+    assert rows["pocket@first"].broken == (
+        "its name 'pocket' is already that of an arch from Safelight itself; set another `arch`, or let this one win: write "
+        f'replaces = ["pocket"] into {tmp_path / "first"}/safelight.toml'
+    )
     assert str(tmp_path / "second") in rows["tiny_theirs@third"].broken and rows["tiny_theirs"].broken is None
     freed = look(tmp_path / "third")
     assert set(freed) == {"tiny_theirs"} and freed["tiny_theirs"].broken is None
+
+
+def test_a_folder_may_choose_that_its_arch_wins_a_name(tmp_path: Path, look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over Safelight's own, which says so, and over an earlier folder's; a job then runs its code, and ours again once it has gone."""
+    first, second = theirs(tmp_path / "first"), ours(tmp_path / "second")
+    chosen = theirs(tmp_path / "chosen", name="pocket")
+    for folder, name in ((chosen, "pocket"), (second, "tiny_theirs")):
+        (folder / "safelight.toml").write_text(f'replaces = ["{name}"]\n')
+    (second / "card.py").write_text(CARD.replace("tiny_ours", "tiny_theirs"))
+    rows = look(first, second, chosen)
+    assert set(rows) == {"tiny_theirs@first", "tiny_theirs", "pocket"} and rows["tiny_theirs"].source == str(second)
+    assert f"an arch from {second}" in rows["tiny_theirs@first"].broken
+    assert rows["pocket"].broken is None and rows["pocket"].card["description"].endswith("In place of Safelight's own.")
+    catalog.register(map(as_extension, rows.values()))
+    assert catalog.arch("pocket").code == "chosen.network.model:TinyModel"
+    assert extensions_of_worker.archs().count("pocket") == 1
+    for load in (extensions_of_worker.load_from_folders, extensions_of_worker.load):
+        assert load("pocket").source == str(chosen)  # type: ignore[union-attr]
+    look(first)
+    assert extensions_of_worker.load("pocket") is None and catalog.arch("pocket") is catalog.bundled()["pocket"]
+    assert extensions_of_worker.load_from_folders("pocket") is None
+
+
+@pytest.mark.parametrize(("text", "why"), [("replaces = 'pocket'", "must say replaces"), ("replaces =", "is no TOML")])
+def test_a_file_of_choices_that_says_something_else_is_the_folders_problem(tmp_path: Path, text: str, why: str) -> None:
+    (ours(tmp_path / "mine") / "safelight.toml").write_text(text)
+    (found,) = packages([tmp_path / "mine"])
+    assert found.problem is not None and why in found.problem
 
 
 @pytest.mark.parametrize("name", ["json", "this"])
@@ -314,84 +321,3 @@ def test_the_import_leaves_no_toolkit_behind(tmp_path: Path) -> None:
 
     list(foreign.cards(packages([theirs(tmp_path / "left_behind")])[0]))
     assert not [name for name in sys.modules if name.split(".")[0] == "toolkit"]
-
-
-# -- running, on a real stack -------------------------------------------------------------------------------------------------
-
-
-def job(tmp_path: Path, **changes: Any) -> dict[str, Any]:
-    return {
-        "kind": "train",
-        "name": "theirs",
-        "model": {
-            "arch": "tiny_theirs",
-            "name_or_path": str(tmp_path / "weights"),
-            "dtype": "fp32",
-            "model_kwargs": {"scale": 0.5},
-        },
-        "network": {"linear": 2},
-        "datasets": [{"folder_path": "colours", "resolution": [32]}],
-        "train": {"steps": 5, "lr": 1e-2, **changes},
-        "save": {"save_every": 5, "dtype": "fp32"},
-        "sample": {"sample_every": 5, "width": 16, "height": 16, "sample_steps": 1, "samples": [{"prompt": "a"}]},
-    }
-
-
-def test_a_job_file_runs_without_a_server(tmp_path: Path, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from worker import run
-
-    pictures()
-    net_weights(tmp_path / "weights")
-    monkeypatch.setenv("SAFELIGHT_EXTENSIONS", str(theirs(tmp_path / "alone")))
-    settings.cache_clear()
-    (tmp_path / "job.json").write_text(json.dumps(job(tmp_path)))
-    assert run.main(str(tmp_path / "job.json"), str(tmp_path / "out")) == 0
-    (weights,) = (tmp_path / "out").rglob("theirs_*.safetensors")
-    from safetensors.torch import load_file
-
-    # only the blocks that the class names, under the keys that it writes
-    assert set(load_file(weights)) == {f"diffusion_model.blocks.0.lora_{side}.weight" for side in "AB"}
-
-
-def test_a_folder_appears_while_a_job_trains_and_edited_code_is_never_stale(
-    tmp_path: Path, stack: Any, pictures: Any, tiny_job: Any, until: Any
-) -> None:
-    pictures()
-    net_weights(tmp_path / "weights")
-    (tmp_path / "ext").mkdir()
-    up = stack(SAFELIGHT_EXTENSIONS=str(tmp_path / "ext"), SAFELIGHT_WARM_SECONDS="600")
-
-    def listed(name: str) -> dict[str, Any] | None:
-        return next((each for each in up.http.get("/v1/archs").json()["archs"] if each["arch"] == name), None)
-
-    long = up.submit(tiny_job(**{"train.steps": 100000, "train.disable_sampling": True, "save.save_every": 100000}))
-    up.wait_for(long, "running")
-    theirs(tmp_path / "ext" / "pack")
-    until(lambda: bool((found := listed("tiny_theirs")) and found["workers"]), "the folder was not listed")
-    assert up.job(long)["status"] == "running"
-    up.http.post(f"/v1/jobs/{long}/cancel")
-    up.wait_for(long, "canceled")
-
-    def run_one() -> tuple[str, tuple[int, ...]]:
-        done = up.wait_for(up.submit(job(tmp_path)), "succeeded", "failed")
-        assert done["status"] == "succeeded", done
-        events = up.http.get(f"/v1/jobs/{done['id']}/events", headers={"Accept": "application/json"}).json()["events"]
-        (told,) = [each["data"]["digest"] for each in events if each["type"] == "worker" and "digest" in each["data"]]
-        newest = up.http.get(f"/v1/jobs/{done['id']}/samples/latest")
-        from io import BytesIO
-
-        from PIL import Image
-
-        return told, Image.open(BytesIO(newest.content)).convert("RGB").getpixel((0, 0))
-
-    first, shade = run_one()
-    assert shade == (10, 0, 0) and first == digest(tmp_path / "ext" / "pack")
-    again, _ = run_one()
-    assert again == first
-    (tmp_path / "ext" / "pack" / "network" / "model.py").write_text(THEIRS.replace("SHADE = 10", "SHADE = 200"))
-    edited, shade = run_one()
-    assert edited == digest(tmp_path / "ext" / "pack") != first and shade == (200, 0, 0)
-    (tmp_path / "ext" / "pack" / "network" / "model.py").write_text("import nowhere\n" + THEIRS)
-    until(lambda: bool((found := listed("tiny_theirs")) and found["broken"]), "the broken folder was not listed as broken")
-    assert listed("tiny_theirs")["broken"] == "it needs the Python package 'nowhere', which is not installed"  # type: ignore[index]
-    assert listed("pocket")["broken"] is None  # type: ignore[index]
