@@ -1,5 +1,6 @@
 """Clips and sounds made with PyAV, for tests that read them back."""
 
+import struct
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -83,3 +84,11 @@ def shades(count: int, size: tuple[int, int] = (32, 32)) -> list[Image.Image]:
         levels[..., 0], levels[..., 1] = 8 * number, ramp
         frames.append(Image.fromarray(levels))
     return frames
+
+
+def turn_clip(path: Path) -> None:
+    """Have an .mp4 shown turned by 90 degrees clockwise, as phones write clips that are held upright: by the matrix of its track."""
+    data = bytearray(path.read_bytes())
+    matrix = data.index(b"tkhd") + 4 + 4 + 36
+    data[matrix : matrix + 36] = struct.pack(">9i", 0, 1 << 16, 0, -1 << 16, 0, 0, 0, 0, 1 << 30)
+    path.write_bytes(data)

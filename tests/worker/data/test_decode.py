@@ -17,7 +17,7 @@ from models.data.entries import Entry, View, make_entries
 from models.data.pictures import open_picture
 from models.errors import UserError
 from models.spec import DatasetSpec, TrainSpec
-from tests.media_files import shades, sine, write_clip, write_sound
+from tests.media_files import shades, sine, turn_clip, write_clip, write_sound
 from worker.data import audio, decode, video
 
 
@@ -184,6 +184,18 @@ def test_a_clip_s_transparent_parts_are_white_as_in_pictures(tmp_path) -> None:
     write_clip(tmp_path / "a.mov", [frame] * 2)
     [read, _] = video.read_frames(tmp_path / "a.mov", [0, 1])
     assert (read.getpixel((4, 4)), read.getpixel((28, 4))) == ((0, 0, 200), (255, 255, 255))
+
+
+def test_a_turned_clip_is_read_upright(tmp_path) -> None:
+    frame = Image.new("RGB", (64, 48), (255, 0, 0))
+    frame.paste((0, 0, 255), (32, 0, 64, 48))  # at the right, and after the turn below
+    turn_clip(write_clip(tmp_path / "a.mp4", [frame] * 3))
+    item = clip_item(tmp_path / "a.mp4", DatasetSpec(folder_path="x", default_caption="", num_frames=3))
+    [read] = video.read_frames(tmp_path / "a.mp4", [0])
+    assert (item.width, item.height) == read.size == (48, 64)
+    above, below = read.getpixel((24, 8)), read.getpixel((24, 56))
+    assert above[0] > 200 > 50 > above[2]
+    assert below[2] > 200 > 50 > below[0]
 
 
 def test_a_clip_whose_pixels_are_not_square_is_not_squeezed(tmp_path) -> None:
