@@ -6,6 +6,7 @@ repository on a hub (`org/name`), which is then fetched part by part into the hu
 
 import contextlib
 import functools
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -92,7 +93,7 @@ def load_text_encoder(
     _refuse_quantized(config.to_dict(), folder)
     if num_layers is not None:
         _keep_layers(config.get_text_config(), num_layers, str(folder))
-    with open_weights(folder) as weights, _config_read(folder, cls):
+    with open_weights(folder) as weights, _config_read(folder, cls), _unreported():
         used = {name: each for name, each in weights.tensors.items() if num_layers is None or _layer(name) < num_layers}
         model, report = _reader(cls, tuple(drop)).from_pretrained(
             None, config=config, state_dict=used, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True
@@ -139,6 +140,21 @@ def _cast_inputs(part: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _cast_output(part: nn.Module, _args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
     return output.to(part._output_dtype)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def _unreported() -> Iterator[None]:
+    """Inside, transformers prints no table of keys: the refusal says them."""
+    library = logging.getLogger("transformers.modeling_utils")
+
+    def is_error(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    library.addFilter(is_error)  # another level would make transformers look at more
+    try:
+        yield
+    finally:
+        library.removeFilter(is_error)
 
 
 @contextlib.contextmanager
