@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import jsonschema
 from pydantic import AfterValidator, ConfigDict, Field, create_model
 from pydantic_core import PydanticCustomError
 
@@ -62,6 +61,8 @@ def options_type(schema: Mapping[str, Any]) -> type[Spec]:
 
 
 def _checker(schema: Mapping[str, Any]) -> Callable[[Any], Any]:
+    import jsonschema  # for options of architectures from elsewhere alone
+
     validator = jsonschema.Draft202012Validator(schema)
 
     def check(value: Any) -> Any:
