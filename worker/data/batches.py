@@ -2,8 +2,9 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, groupby
@@ -21,6 +22,7 @@ from models.data.epochs import Order
 from models.data.fileindex import FileIndex
 from models.data.limits import decoding_threads
 from models.errors import UserError
+from models.precise import NotFinite
 from models.prompt_embeds import concat_prompt_embeds
 from models.spec import DatasetSpec, TrainSpec
 from worker.data import decode, encoders
@@ -29,6 +31,7 @@ from worker.data.load import Loaded, Loader, PixelBatch
 from worker.data.survey import INDEX, TOLD_SECONDS, without_collecting
 from worker.report import Reporter
 
+MOST_CAUSES = 5  # in a line of the log
 AHEAD = 2  # micro-batches prepared in advance, at least
 
 
@@ -113,9 +116,11 @@ class Batches:
     def cache(self, reporter: Reporter) -> None:
         """Encode every caption and every item that the job caches and that no earlier run has encoded. Whatever is done when it is
         stopped stays. Parts that an earlier job released are loaded again if this or a step needs them; raises NotAlone where one
-        cannot be."""
+        cannot be, and NotFinite naming a file whose latents or embeds are not finite, unless its dataset's `on_bad_file` says to skip
+        it; then it is left out."""
         index = FileIndex(self._index_path)
         entries = [*self.entries, *self.held]
+        unusable: dict[str, str] = {}  # by key, why
         try:
             with without_collecting():
                 texts = self.texts.missing(self._captions(entries), index) if self.texts.cached else []
@@ -127,15 +132,47 @@ class Batches:
             progress = _Progress(reporter, len(texts) + len(items), self._remembering(index))
             for caption, entry in texts:
                 progress.next()
-                self.texts.keep(caption, entry, self.texts.encode(caption, entry, self._load.text_controls(entry)))
+                with self._skipping(entry, self.texts.key(caption, entry), unusable):
+                    self.texts.keep(caption, entry, self.texts.encode(caption, entry, self._load.text_controls(entry)))
             with ThreadPoolExecutor(max_workers=decoding_threads()) as pool:
                 for entry, (pixels, sound) in zip(items, _ahead(pool, self._load.media, items), strict=True):
                     progress.next()
-                    self._latents.keep(entry, self._latents.encode(entry, pixels, sound))
+                    with self._skipping(entry, self._latents.key(entry), unusable):
+                        self._latents.keep(entry, self._latents.encode(entry, pixels, sound))
             progress.end()
         finally:
             self._remembering(index)()
             index.close()
+        if unusable:
+            self._leave_out(unusable, reporter)
+
+    @contextmanager
+    def _skipping(self, entry: Entry, key: str, unusable: dict[str, str]) -> Iterator[None]:
+        """Inside, an entry that cannot be encoded is noted, if its dataset says so."""
+        try:
+            yield
+        except NotFinite as error:
+            if self.datasets[entry.dataset].on_bad_file == "stop":
+                raise NotFinite(f"{error.message}; repair or remove it, or set on_bad_file to skip") from None
+            unusable[key] = error.message
+
+    def _leave_out(self, unusable: Mapping[str, str], reporter: Reporter) -> None:
+        """Go on without the entries whose latents or embeds are unusable, by key. Raises NotFinite if that leaves nothing to train on."""
+
+        def is_good(entry: Entry) -> bool:
+            keys = {self.texts.key(caption, each) for caption, each in self._captions([entry])} if self.texts.cached else set()
+            return not (keys | {self._latents.key(entry)}) & unusable.keys()
+
+        before = [*self.entries, *self.held]
+        self.entries, self.held = [list(filter(is_good, each)) for each in (self.entries, self.held)]
+        left = {entry.item.path for entry in (*self.entries, *self.held)}
+        gone = sorted({entry.item.path for entry in before} - left)
+        causes = list(unusable.values())
+        said = "; ".join(causes[:MOST_CAUSES]) + (f"; and {len(causes) - MOST_CAUSES} more" if len(causes) > MOST_CAUSES else "")
+        if all(entry.rule.is_reg for entry in self.entries):
+            raise NotFinite(f"no file is left to train on: {said}")
+        reporter.log(f"{len(gone)} of {len(gone) + len(left)} files are left out, since on_bad_file is skip: {said}", "WARNING")
+        self.order = Order(self.entries, self.spec)
 
     def _remembering(self, index: FileIndex) -> Callable[[], None]:
         def remember() -> None:

@@ -23,12 +23,14 @@ from safetensors.torch import load, save
 
 from models import prompt_embeds
 from models.data.fileindex import FileIndex, Stamp, stamp_of
+from models.precise import not_finite
 from models.toolkit.embeds import PromptEmbeds as ForeignEmbeds
 from worker.data.fingerprint import tensor_bytes
 
 log = logging.getLogger("safelight")
 
 CHECKSUM = "safelight_checksum"
+FINITE: Mapping[str, Any] = {"finite": True}  # what the index knows of an entry that was looked at for values that are not
 MEMORY_BYTES = 1 << 30  # what is kept of text embeds; older ones are read from disk again
 
 Tensors = Mapping[str, torch.Tensor]
@@ -63,9 +65,10 @@ class DiskCache:
             # Read, not mapped: a mapped file that someone cuts short would take the process with it.
             data = path.read_bytes()
             tensors, header = load(data), _header(data)
-            if header.pop(CHECKSUM, "") == checksum(tensors):
+            whole = header.pop(CHECKSUM, "") == checksum(tensors)
+            if whole and not (bad := not_finite(tensors)):
                 return tensors, header
-            reason = "its checksum does not fit"
+            reason = f"values of {', '.join(bad)} are not finite" if whole else "its checksum does not fit"
         except FileNotFoundError:
             return None
         except (OSError, SafetensorError, ValueError, struct.error) as error:
@@ -77,8 +80,10 @@ class DiskCache:
         return None
 
     def write(self, key: str, tensors: Tensors, header: Mapping[str, str] | None = None) -> None:
-        """Raises OSError when the disk is full; nothing torn stays behind. The disk is not waited for: what a power cut leaves of an
-        entry fails its checksum, and is made again."""
+        """Raises OSError when the disk is full, ValueError for values that are not finite; nothing torn stays behind. The disk is not
+        waited for: what a power cut leaves of an entry fails its checksum, and is made again."""
+        if bad := not_finite(tensors):
+            raise ValueError(f"values of {', '.join(bad)} are not finite, and no cache keeps such")
         path = self.path(key)
         # Cloned, since a view would keep, or share, more than itself.
         whole = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
@@ -101,7 +106,7 @@ class DiskCache:
         """Those of the keys whose entries are there and whole. One that is unchanged since it was last found whole is not read again."""
         known = index.known(self.folder) if index else {}
         whole: set[str] = set()
-        fresh: list[tuple[str, Stamp, dict[str, Any]]] = []
+        fresh: list[tuple[str, Stamp, Mapping[str, Any]]] = []
         for key in keys:
             file = self._file(key)
             try:
@@ -109,10 +114,10 @@ class DiskCache:
             except OSError:
                 continue
             before = known.get(file)
-            if before is None or before[0] != stamp:
+            if before is None or before[0] != stamp or before[1] != FINITE:
                 if self.read(key) is None:
                     continue
-                fresh.append((file, stamp, {}))
+                fresh.append((file, stamp, FINITE))
             whole.add(key)
         if index:
             index.remember(fresh, own=True)
@@ -121,10 +126,10 @@ class DiskCache:
     def remember(self, index: FileIndex) -> None:
         """Note that what was written since the last call is whole."""
         written, self._written = self._written, []
-        rows: list[tuple[str, Stamp, dict[str, Any]]] = []
+        rows: list[tuple[str, Stamp, Mapping[str, Any]]] = []
         for file in written:
             with contextlib.suppress(OSError):
-                rows.append((file, stamp_of(file), {}))
+                rows.append((file, stamp_of(file), FINITE))
         index.remember(rows, own=True)
 
 

@@ -16,6 +16,7 @@ from models.data.entries import Entry, cut
 from models.data.fileindex import FileIndex
 from models.data.pictures import READING
 from models.errors import UserError
+from models.precise import finite
 from models.spec import DatasetSpec, JobSpec, TrainSpec
 from models.toolkit.embeds import PromptEmbeds as ForeignEmbeds
 from server.store.settings import settings
@@ -54,7 +55,7 @@ class Latents:
 
     def missing(self, entries: Iterable[Entry], index: FileIndex | None) -> list[Entry]:
         """The cached ones among the entries that are still to be encoded, one for each key."""
-        wanted = {self._key(entry): entry for entry in entries if self.is_cached(entry)}
+        wanted = {self.key(entry): entry for entry in entries if self.is_cached(entry)}
         on_disk = [key for key, entry in wanted.items() if self.datasets[entry.dataset].cache_latents_to_disk]
         there = self.disk.sound(on_disk, index) | self._memory.keys()
         return [entry for key, entry in wanted.items() if key not in there]
@@ -63,7 +64,7 @@ class Latents:
         """What was encoded before, on the CPU; None if there is nothing, or nothing whole. May be called in any thread."""
         if not self.is_cached(entry):
             return None
-        key, dataset = self._key(entry), self.datasets[entry.dataset]
+        key, dataset = self.key(entry), self.datasets[entry.dataset]
         if (kept := self._memory.get(key)) is not None:
             return kept
         found = self.disk.read(key) if dataset.cache_latents_to_disk else None
@@ -73,13 +74,16 @@ class Latents:
 
     def encode(self, entry: Entry, pixels: torch.Tensor | None, sound: dict[str, Any] | None) -> dict[str, torch.Tensor]:
         """The latents of one entry without a batch axis, and if the dataset asks for them those of its first frame and of its sound; beside
-        latents that are cached also that frame itself, so that no step decodes the clip."""
+        latents that are cached also that frame itself, so that no step decodes the clip. Raises NotFinite naming the file."""
         if "vae" in self.model.absent:
             raise UserError(
                 f"the cached latents of {entry.item.name} are damaged, and the VAE is not loaded any more",
                 code="cache_damaged",
                 hint="resume the job; they are encoded again",
             )
+        return finite(self.model, "latents", lambda: self._made(entry, pixels, sound), f"the latents of {entry.item.path}")
+
+    def _made(self, entry: Entry, pixels: torch.Tensor | None, sound: dict[str, Any] | None) -> dict[str, torch.Tensor]:
         dataset = self.datasets[entry.dataset]
         made: dict[str, torch.Tensor] = {}
         sow(self.model.device_torch, "encode", json.dumps(self._facts(entry), sort_keys=True))
@@ -96,14 +100,14 @@ class Latents:
         return made
 
     def keep(self, entry: Entry, made: Tensors) -> None:
-        key, dataset = self._key(entry), self.datasets[entry.dataset]
+        key, dataset = self.key(entry), self.datasets[entry.dataset]
         on_cpu = {name: tensor.cpu() for name, tensor in made.items()}
         if dataset.cache_latents_to_disk:
             self.disk.write(key, on_cpu)
         if dataset.cache_latents:
             self._memory[key] = on_cpu
 
-    def _key(self, entry: Entry) -> str:
+    def key(self, entry: Entry) -> str:
         if id(entry) not in self._keys:
             self._space = self._space or key_of(space(self.model, self.spec, "latents"))
             self._keys[id(entry)] = key_of(self._space, self._facts(entry))
@@ -136,7 +140,7 @@ class Texts:
 
     def missing(self, wanted: Iterable[tuple[str, Entry]], index: FileIndex | None) -> list[tuple[str, Entry]]:
         """The pairs of a caption and an entry that are still to be encoded, one for each key."""
-        keyed = {self._key(caption, entry): (caption, entry) for caption, entry in wanted}
+        keyed = {self.key(caption, entry): (caption, entry) for caption, entry in wanted}
         there = self.disk.sound(keyed, index)
         return [pair for key, pair in keyed.items() if key not in there and key not in self._pinned]
 
@@ -144,7 +148,7 @@ class Texts:
         """What was encoded before, on the CPU; None if there is nothing, or nothing whole. May be called in any thread."""
         if not self.cached:
             return None
-        key = self._key(caption, entry)
+        key = self.key(caption, entry)
         kept: Embeds | None = self._pinned.get(key) or self._recent.get(key)
         if kept is None and (found := self.disk.read(key)) is not None:
             kept = embeds_from_tensors(*found)
@@ -152,24 +156,29 @@ class Texts:
         return kept
 
     def encode(self, caption: str, entry: Entry | None, controls: Any) -> Embeds:
-        """`controls` as `BaseModel.encode_prompt` takes them."""
+        """`controls` as `BaseModel.encode_prompt` takes them. Raises NotFinite naming the text and the file."""
         if "text_encoder" in self.model.absent:
             raise UserError(
                 f"the cached embeds of the caption {caption!r:.80} are damaged, and the text encoder is not loaded any more",
                 code="cache_damaged",
                 hint="resume the job; they are encoded again",
             )
-        sow(self.model.device_torch, "encode", about_text(**self._facts(caption, entry)))
-        return self.model.encode_prompt(caption, control_images=controls)
+
+        def make() -> Embeds:
+            sow(self.model.device_torch, "encode", about_text(**self._facts(caption, entry)))
+            return self.model.encode_prompt(caption, control_images=controls)
+
+        of = f"the caption {caption!r:.80} of {entry.item.path}" if entry else f"the prompt {caption!r:.80}"
+        return finite(self.model, "text", make, f"the embeds of {of}")
 
     def keep(self, caption: str, entry: Entry | None, embeds: Embeds) -> None:
-        key, on_cpu = self._key(caption, entry), embeds.to("cpu")
+        key, on_cpu = self.key(caption, entry), embeds.to("cpu")
         if type(embeds) not in (prompt_embeds.AdvancedPromptEmbeds, prompt_embeds.PromptEmbeds, ForeignEmbeds):
             self._pinned[key] = on_cpu
             return
         self.disk.write(key, *embeds_to_tensors(on_cpu))
 
-    def _key(self, caption: str, entry: Entry | None) -> str:
+    def key(self, caption: str, entry: Entry | None) -> str:
         self._space = self._space or key_of(space(self.model, self.spec, "text"))
         return key_of(self._space, self._facts(caption, entry))
 

@@ -13,9 +13,10 @@ from models.adapters.files import network_for
 from models.base import BaseModel
 from models.bundles import newest
 from models.data.datasets import Survey
+from models.precise import NotFinite
 from models.spec import TrainSpec
 from worker.data import encoders
-from worker.data.batches import Batches
+from worker.data.batches import Batches, TrainBatch
 from worker.report import Asked, Reporter, StepTold, Stop
 from worker.sampling import preview
 from worker.seeds import seed_for
@@ -114,7 +115,8 @@ def steps(train_step: TrainStep, spec: TrainSpec, state: TrainState, data: Batch
         for _ in range(accumulation):
             reporter.check()  # what is gathered of this step is lost: a run goes on from whole steps
             taken = next(batches)
-            gathered.add(train_step(taken), len(taken.batch.latents))
+            with naming(taken):
+                gathered.add(train_step(taken), len(taken.batch.latents))
         losses = gathered.mean(params)
         loss, grad_norm = losses.pop("loss"), clip_grad_norm_(params, spec.train.max_grad_norm)
         skipped = skips and not bool(loss.isfinite() & grad_norm.isfinite().to(loss.device))
@@ -129,6 +131,16 @@ def steps(train_step: TrainStep, spec: TrainSpec, state: TrainState, data: Batch
         began = time.monotonic()
         yield
         reporter.aside(began)
+
+
+@contextlib.contextmanager
+def naming(taken: TrainBatch) -> Iterator[None]:
+    """Inside, what cannot be encoded in a step (a control picture) is said with the files of its batch."""
+    try:
+        yield
+    except NotFinite as error:
+        files = ", ".join(item.path for item in taken.batch.file_items)
+        raise NotFinite(f"{error.message}; it belongs to {files}") from None
 
 
 def make_state(model: BaseModel, spec: TrainSpec, network_start: Path | None = None) -> TrainState:

@@ -25,6 +25,7 @@ from models.data.pictures import open_picture
 from models.errors import UserError
 from models.flow import NUM_TIMESTEPS
 from models.memo import TensorMemo
+from models.precise import finite
 from models.prompt_embeds import AdvancedPromptEmbeds
 from models.samplers import euler
 from models.weightfiles import read_json
@@ -195,7 +196,11 @@ class Flux2KleinModel(BaseModel):
         matched = height * width * PIXELS_PER_LATENT**2 if self.model_config.model_kwargs.match_target_res else None
 
         def encoded() -> torch.Tensor:
-            return self.encode_images(references.fit(pixels_CHW, matched)[None] * 2 - 1, dtype=torch.float32)[0]
+            fitted = references.fit(pixels_CHW, matched)[None] * 2 - 1
+            latents = finite(
+                self, "latents", lambda: self.encode_images(fitted, dtype=torch.float32), "the latents of a control picture"
+            )
+            return latents[0]
 
         return self._references.get(pixels_CHW, matched, encoded)
 
