@@ -13,6 +13,7 @@ from models.batch import GenerateImageConfig, Made
 from models.data.look import look_at
 from models.data.pictures import open_picture
 from models.data.trigger import filled
+from models.precise import finite
 from models.spec import CONTROLS, JobSpec, PreviewPrompt, SamplingDefaults, TrainSpec
 from worker.data import encoders
 from worker.data.decode import unit_pixels
@@ -99,7 +100,8 @@ def configs(
 def encode(model: BaseModel, wanted: Sequence[GenerateImageConfig], reporter: Reporter, texts: Texts | None = None) -> Round:
     """A Round with the embeds of every prompt and negative prompt, so that the text encoder is not needed again. A text encoder that
     sees the control images gets them with both. Embeds wait on the CPU. Those that depend on the prompt alone come from `texts`, the
-    cache, if they are there. Raises NotAlone where the text encoder is needed and cannot be loaded alone."""
+    cache, if they are there. Raises NotAlone where the text encoder is needed and cannot be loaded alone, and
+    NotFinite naming a prompt whose embeds are not finite."""
     known: dict[Any, Embeds] = {}
     by_picture = type(model).prepare_sample_prompt_context is not BaseModel.prepare_sample_prompt_context
 
@@ -114,8 +116,12 @@ def encode(model: BaseModel, wanted: Sequence[GenerateImageConfig], reporter: Re
 
     def encoded(text: str, controls: tuple[Path, ...], cache: Texts | None) -> Embeds:
         encoders.need(model, "text_encoder", reporter)
-        sow(model.device_torch, "encode", about_text(text))
-        made: Embeds = model.encode_prompt(text, control_images=control_images(model, controls)).detach().to("cpu")
+
+        def make() -> Embeds:
+            sow(model.device_torch, "encode", about_text(text))
+            return model.encode_prompt(text, control_images=control_images(model, controls))
+
+        made: Embeds = finite(model, "text", make, f"the embeds of the prompt {text!r:.80}").detach().to("cpu")
         if cache and cache.cached:
             cache.keep(text, None, made)
         return made

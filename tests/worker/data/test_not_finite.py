@@ -20,6 +20,7 @@ from worker.data.batches import Batches
 from worker.data.cache import CHECKSUM, DiskCache, checksum
 from worker.data.encode import AUDIO, FIRST_FRAME, LATENTS, Latents
 from worker.report import Reporter
+from worker.sampling.preview import encode
 from worker.training.loop import naming
 
 SPOILT = "odd"
@@ -114,6 +115,12 @@ def test_a_bad_caption_is_named_or_its_file_left_out(home: Path, batches: Any, c
     with pytest.raises(NotFinite, match="no file is left to train on"):
         batches(Encoders(), "!!!!", on_bad_file="skip")
     kept(home)
+
+
+def test_a_prompt_whose_embeds_are_bad_is_named(tmp_path: Path) -> None:
+    wanted: Any = [SimpleNamespace(prompt=SPOILT, negative_prompt="", control_images=[])]
+    with pytest.raises(NotFinite, match=f"the embeds of the prompt '{SPOILT}' are not finite"):
+        encode(Encoders(), wanted, Reporter(tmp_path, 1))
 
 
 def test_first_frames_and_sounds_are_looked_at_too(tmp_path: Path) -> None:
