@@ -97,6 +97,8 @@ def _casts_to_fp32(model: Any, kind: Encoded) -> Iterator[None]:
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
+    if type(tensor) is not torch.Tensor:  # a prediction's tensors have no numbers
+        return True
     plain = tensor if tensor.element_size() > 1 else tensor.float()  # torch has no isfinite for 8 bits
     return bool(plain.isfinite().all())
 
