@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from models.catalog import parse_job
-from server.store import jobs, verbs
+from server import cli
+from server.store import broker, jobs, verbs
 from server.store.files import attempt_folder
+from server.store.settings import settings
 from server.store.tables import File, Job, Status
 
 ARCHS = ["pocket"]
@@ -140,3 +142,29 @@ def elsewhere() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def safelight(home, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """`safelight("jobs", "--json")` in this process: (exit code, stdout, stderr)."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["safelight", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        said = capsys.readouterr()
+        return int(left.value.code or 0), said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def server(home, stack, monkeypatch, pictures) -> Any:
+    """A running server, which this process's commands find by their settings."""
+    started = stack("serve", SAFELIGHT_LEASE_SECONDS="600")
+    monkeypatch.setenv("SAFELIGHT_PORT", str(started.port))
+    settings.cache_clear()
+    broker.client.cache_clear()
+    pictures()
+    return started

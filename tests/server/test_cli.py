@@ -5,43 +5,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from models import catalog
-from server import cli, client, jobfile
-from server.store import broker, jobs
+from server import client, jobfile
+from server.store import jobs
 from server.store.settings import settings
 from server.store.tables import Status
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def safelight(home, monkeypatch, capsys) -> Run:
-    """`safelight("jobs", "--json")` in this process: (exit code, stdout, stderr)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["safelight", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return run
-
-
-@pytest.fixture
-def server(home, stack, monkeypatch, pictures) -> Any:
-    """A running server, which this process's commands find by their settings."""
-    started = stack("serve", SAFELIGHT_LEASE_SECONDS="600")
-    monkeypatch.setenv("SAFELIGHT_PORT", str(started.port))
-    settings.cache_clear()
-    broker.client.cache_clear()
-    pictures()
-    return started
 
 
 def one_line(text: str) -> str:
@@ -141,30 +114,6 @@ def test_a_job_file_may_be_json_or_yaml_and_be_changed(safelight, server, tmp_pa
     train = job["spec"]["train"]
     assert (train["lr"], train["batch_size"], train["ema_config"]["use_ema"]) == (1e-4, 2, True)
     assert [job["id"] for job in json.loads(safelight("jobs", "--json")[1])["jobs"]] == [job["id"], first["id"]]
-
-
-def test_submit_and_resume_print_what_the_plan_warns_of_beside_clean_json(safelight, server, tmp_path, tiny_job) -> None:
-    folder = settings().home / "datasets" / "colours"
-    for caption in folder.glob("*.txt"):
-        caption.rename(caption.with_suffix(".caption"))
-    (tmp_path / "job.json").write_text(json.dumps(tiny_job(datasets=[{"folder_path": "colours", "default_caption": "a photo"}])))
-    code, out, err = safelight("submit", str(tmp_path / "job.json"), "--json")
-    job = json.loads(out)
-    assert code == 0
-    said = (
-        "warning: /datasets/0/default_caption: 4 of 4 pictures have no caption in a .txt file or in metadata.jsonl, so default_caption "
-        "is taken: 000.png, 001.png, 002.png, 003.png; 4 of them have a .caption file of their name: set caption_ext to caption"
-    )
-    assert said in err.splitlines()
-    assert len(job["warnings"]) == len(err.splitlines())
-    assert safelight("cancel", job["id"])[0] == 0
-    for arguments in (
-        ["resume", job["id"], "--set", "train.steps=7", "--json"],
-        ["submit", str(tmp_path / "job.json"), "--dry-run"],
-    ):
-        code, out, err = safelight(*arguments)
-        assert (code, said in err.splitlines()) == (0, True)
-        assert json.loads(out)["warnings"]
 
 
 def test_a_dry_run_stores_nothing(safelight, server, tmp_path) -> None:

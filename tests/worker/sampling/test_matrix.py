@@ -95,30 +95,26 @@ def test_thirty_six_labelled_cells_from_one_load(checkpoints, run_here, scripted
     reporter = scripted("matrix")
     run(spec, find_places(spec), reporter, "cpu", slot)
     assert (len(loads), len(adapters)) == (1, 4)
-    assert same(weights_now(loads[0]), before)
-    assert not any(module._forward_hooks for module in loads[0].model.modules())
+    assert same(weights_now(loads[0]), before) and not any(each._forward_hooks for each in loads[0].model.modules())
 
     told = records(reporter.workdir)
     labels = [(each["step"], each["checkpoint"], each["weight"], each["prompt_index"]) for each in told]
     places = [(checkpoint, weight, index) for checkpoint in CHECKPOINTS for weight in WEIGHTS for index in range(3)]
     assert labels == [(number, *place) for number, place in enumerate(places, start=1)]
-    assert len(labels) == 36
-    assert [each["prompt"] for each in told[:3]] == ["red", "a blue ball", "ohwx green"]
+    assert (len(labels), [each["prompt"] for each in told[:3]]) == (36, ["red", "a blue ball", "ohwx green"])
     made = pixels(reporter.workdir)
     cells = {label[1:]: picture for label, picture in zip(labels, made, strict=True)}
     for checkpoint in CHECKPOINTS:
         assert [cells[checkpoint, 0.0, index] for index in range(3)] == pixels(bare.workdir)
-    others = [picture for (_, weight, _), picture in cells.items() if weight]
-    assert len(set(others)) == 24
-    assert not set(others) & set(pixels(bare.workdir))
+    others = {picture for (_, weight, _), picture in cells.items() if weight}
+    assert len(others) == 24 and not others & set(pixels(bare.workdir))
 
     for cell in (4, 17, 35):  # a LoRA at half weight, one at full, a LoKr at full
         again = run_here(told[cell]["recipe"], folder=f"cell {cell}")
         assert pixels(again) == [made[cell]]
         [record] = records(again)
-        assert {key: told[cell][key] for key in ("prompt", "neg", "seed", "adapters", "sampler", "guidance_scale")} == {
-            key: record[key] for key in ("prompt", "neg", "seed", "adapters", "sampler", "guidance_scale")
-        }
+        shared = ("prompt", "neg", "seed", "adapters", "sampler", "guidance_scale")
+        assert [told[cell][key] for key in shared] == [record[key] for key in shared]
 
 
 def test_an_interrupted_matrix_goes_on_at_the_next_cell(checkpoints, run_here, scripted) -> None:
