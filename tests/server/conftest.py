@@ -1,6 +1,8 @@
 """Jobs in any state, put there through the store as a worker would, without one."""
 
 import contextlib
+import hashlib
+import json
 import subprocess
 import sys
 import textwrap
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from models import bundles
 from models.catalog import parse_job
 from server import cli
 from server.store import broker, jobs, verbs
@@ -72,6 +75,32 @@ def job_in(claimed: Callable[..., Job], add: Callable[..., str]) -> Callable[...
         elif status != Status.RUNNING:
             error = {"code": "x", "message": "it broke", "hint": None, "traceback": None}
             jobs.finish(job.id, job.attempt, Status(status), error if status == Status.FAILED else None)
+        return job.id
+
+    return make
+
+
+@pytest.fixture
+def rests(claimed) -> Any:
+    """`rests("canceled", bundle=3)`: the id of a job with six steps that stopped at step 4, its newest bundle at step 3."""
+
+    def saved(job_id: str, step: int) -> None:
+        folder = attempt_folder(job_id, 1) / f"step_{step:09d}"
+        folder.mkdir(parents=True)
+        (folder / "state.safetensors").write_bytes(b"state")
+        digests = {"state.safetensors": hashlib.sha256(b"state").hexdigest()}
+        (folder / bundles.MANIFEST).write_text(json.dumps({"sha256": digests}))
+        path = f"attempts/1/{folder.name}"
+        jobs.tell(
+            job_id, 1, [], files=[File(job_id=job_id, attempt=1, kind="bundle", name=folder.name, path=path, size=1, step=step)]
+        )
+
+    def make(status: str = "canceled", bundle: int = 3, step: int = 4, **changes: Any) -> str:
+        job: Job = claimed(**changes)
+        if bundle:
+            saved(job.id, bundle)
+        jobs.tell(job.id, 1, [], status=Status.RUNNING, step=step)
+        jobs.finish(job.id, 1, Status(status))
         return job.id
 
     return make

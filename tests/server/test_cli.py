@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from models import catalog
-from server import client, jobfile
+from server import client
 from server.store import jobs
 from server.store.settings import settings
 from server.store.tables import Status
@@ -125,55 +125,7 @@ def test_a_dry_run_stores_nothing(safelight, server, tmp_path) -> None:
     assert json.loads(safelight("jobs", "--json")[1])["jobs"] == []
 
 
-NEITHER = " is neither JSON nor YAML: "
-BAD_FILES: dict[str, tuple[str | bytes, str]] = {
-    "doubled.yaml": (YAML_JOB + "name: again\n", ", line 9: key 'name' stands twice in one object, first in line 3"),
-    "doubled.json": ('{"kind": "train", "kind": "sample"}', ", line 1: key 'kind' stands twice in one object, first in line 1"),
-    "broken.yaml": ("kind: [train\nname: x", NEITHER + "line 2: "),
-    "two.yaml": ("kind: train\n---\nkind: train\n", NEITHER + "line 2: a second document begins; a job file holds one"),
-    "empty.yaml": ("# nothing yet\n", " is empty"),
-    "latin.yaml": (b"name: gr\xf6\xdfe\n", " is no text in UTF-8: byte 8 is 0xf6"),
-    "date.yaml": ("a: 1\nname: 2026-11-30\n", ", line 2: name is a date, 2026-11-30; put it in quotes to make it a text"),
-    "time.yaml": ("train: {steps: 2026-11-30 10:00:00}\n", ", line 1: train.steps is a date with a time, 2026-11-30 10:00:00; put it"),
-    "nan.yaml": ("train:\n  lr: .nan\n", ", line 2: train.lr is .nan, which is no number that a job can hold"),
-    "inf.yaml": ("datasets:\n  - flip: -.inf\n", ", line 2: datasets.0.flip is -.inf, which is no number"),
-    "octal.yaml": ("train: {steps: 0o17}\n", ", line 1: train.steps is 0o17, an octal number; write 15"),
-    "zero.yaml": ("train: {seed: 017}\n", ", line 1: train.seed is 017, which some readers take for an octal number"),
-    "hex.yaml": ("train: {seed: 0x1F}\n", ", line 1: train.seed is 0x1F, a hexadecimal number; write 31"),
-    "binary.yaml": ("name: !!binary aGVsbG8=\n", ", line 1: name is binary data, which a job cannot hold"),
-    "set.yaml": ("network: {only_if_contains: !!set {a, b}}\n", ", line 1: network.only_if_contains is a set; write it as a list"),
-    "tag.yaml": ("name: !!python/object:os.system x\n", ", line 1: name is tagged !!python/object:os.system, which means nothing here"),
-    "key.yaml": ("train: {1: 2}\n", ", line 1: the key 1 is no text; put it in quotes"),
-    "alias.yaml": ("name: *x\n", NEITHER + "line 1: found undefined alias 'x'"),
-    "loop.yaml": ("a: &x {b: *x}\n", ", line 1: a.b is an alias of what it stands in"),
-    "grows.yaml": (
-        "a: &a [" + "1, " * 10 + "]\n" + "".join(f"{b}: &{b} [{f'*{a}, ' * 10}]\n" for a, b in ("ab", "bc", "cd", "de", "ef")),
-        ", line 1: it has more than 100000 values with its aliases written out",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BAD_FILES)
-def test_a_file_that_is_no_job_is_refused_in_one_line_as_what_it_is(safelight, tmp_path, name) -> None:
-    content, reason = BAD_FILES[name]
-    path = tmp_path / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    code, out, err = safelight("submit", str(path))
-    assert (code, out) == (1, "")
-    assert one_line(err).startswith(f"{path}{reason}")
-
-
-def test_what_json_writes_as_two_halves_of_a_character_is_one(tmp_path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps({"name": "an apple \U0001f34e"}))
-    assert jobfile.read(tmp_path / "a.json") == {"name": "an apple \U0001f34e"}
-
-
-def test_anchors_and_merges_in_yaml_are_read_as_yaml_means_them(tmp_path) -> None:
-    (tmp_path / "a.yaml").write_text("one: &x {lr: 1e-4, no: yes}\ntwo: {<<: *x, lr: 2}\n")
-    assert jobfile.read(tmp_path / "a.yaml") == {"one": {"lr": 1e-4, "no": "yes"}, "two": {"lr": 2, "no": "yes"}}
-
-
-AI_TOOLKIT = "job: extension\nconfig:\n  name: mine\n  process:\n    - type: sd_trainer\n      train: {steps: 5}\n"
+AI_TOOLKIT = "job: extension\nconfig: {name: mine, process: [{type: sd_trainer, train: {steps: 5}}]}\n"
 
 
 def test_a_config_of_ai_toolkit_is_recognised_as_that(safelight, server, tmp_path) -> None:
@@ -184,8 +136,6 @@ def test_a_config_of_ai_toolkit_is_recognised_as_that(safelight, server, tmp_pat
         assert one_line(err).startswith(
             "/: this is a config of ai-toolkit (job, config.process), which cannot be read yet; begin with"
         )
-    answer = server.http.post("/v1/jobs", json=jobfile.read(tmp_path / "job.yaml"))
-    assert (answer.status_code, "config of ai-toolkit" in answer.json()["detail"]) == (422, True)
 
 
 def test_a_missing_file_and_a_bad_change_are_named(safelight, tmp_path) -> None:
