@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-TEXT_WIDTH = 32
-WORDS = 512
+from tests import dropin_more as more
+from tests.dropin_parts import TEXT_WIDTH, WORDS, qwen3, qwen25_vl, qwen_vae, t5_tokenizer
 
 
 @dataclass(frozen=True)
@@ -23,35 +22,6 @@ class Recipe:
     write: Callable[[Path, ModuleType], None]
     options: Callable[[Path], dict[str, object]] = lambda _folder: {}
     previews: bool = True
-
-
-def qwen3(**changes: Any) -> Any:
-    from transformers import Qwen3Config
-
-    sizes = {
-        "vocab_size": WORDS, "hidden_size": TEXT_WIDTH, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2,
-        "num_key_value_heads": 1, "head_dim": 8, "bos_token_id": None, "eos_token_id": None,
-    }  # fmt: skip
-    return Qwen3Config(**{**sizes, **changes})
-
-
-def qwen25_vl(folder: Path) -> None:
-    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
-
-    text = {
-        "vocab_size": WORDS, "hidden_size": TEXT_WIDTH, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "num_key_value_heads": 1, "rope_scaling": {"type": "mrope", "rope_type": "default", "mrope_section": [2, 3, 3]},
-        "bos_token_id": None, "eos_token_id": None,
-    }  # fmt: skip
-    vision = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": TEXT_WIDTH}
-    Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision)).save_pretrained(folder)
-
-
-def qwen_vae(folder: Path) -> None:
-    from diffusers import AutoencoderKLQwenImage
-
-    statistics = {"latents_mean": [0.0] * 16, "latents_std": [1.0] * 16}
-    AutoencoderKLQwenImage(base_dim=8, z_dim=16, dim_mult=[1, 1, 1, 1], num_res_blocks=1, **statistics).save_pretrained(folder)
 
 
 def example(folder: Path, module: ModuleType) -> None:
@@ -185,14 +155,6 @@ def kontext(folder: Path, module: ModuleType) -> None:
     tiny_vae(16).save_pretrained(folder / "vae")
 
 
-def t5_tokenizer() -> Any:
-    from transformers import T5TokenizerFast
-
-    return T5TokenizerFast(
-        vocab=[("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *((chr(n), -1.0) for n in range(32, 127))], extra_ids=0
-    )
-
-
 RECIPES = {
     "example": Recipe(example),
     "zimage": Recipe(zimage),
@@ -201,6 +163,14 @@ RECIPES = {
     "qwen_image": Recipe(qwen_image),
     "wan22_5b": Recipe(wan),
     "flux_kontext": Recipe(kontext, previews=False),
+    "boogu_image": Recipe(more.boogu),
+    "ernie_image": Recipe(more.ernie),
+    "f-lite": Recipe(more.f_lite),
+    "prx_pixel": Recipe(more.prx),
+    "nucleus_image": Recipe(more.nucleus),
+    "mageflow": Recipe(more.mageflow),
+    "ltx2": Recipe(more.ltx2),
+    "hidream": Recipe(more.hidream, lambda at: {"llama_model_path": str(at / "llama")}),
 }
 
 
