@@ -7,6 +7,7 @@ import pytest
 
 from models import catalog
 from models.errors import Problem, SpecError
+from tests.models.tiny_bases import bases, changed  # noqa: F401 - fixtures
 
 
 @pytest.fixture
