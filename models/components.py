@@ -16,7 +16,7 @@ import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from torch import nn
-from transformers import MODEL_MAPPING, AutoConfig, AutoModel
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoTokenizer
 
 from models.base_weights import load_module, matches, open_weights
 from models.errors import UserError
@@ -68,6 +68,20 @@ def load_part(cls: Any, folder: Path, dtype: torch.dtype, leaves_out: Sequence[s
     with open_weights(folder) as weights, _config_read(folder, cls):
         model = load_module(lambda: cls.from_config(config), weights, dtype, leaves_out, hint)
     return with_recipe(model.eval().requires_grad_(False), load_part, cls, folder, dtype, leaves_out)
+
+
+def load_tokenizer(path_or_id: str, subfolder: str = "tokenizer") -> Any:
+    """The transformers tokenizer of a part. Raises UserError where the part is missing or its files are no tokenizer's."""
+    folder = part_folder(path_or_id, subfolder, "tokenizer_config.json")
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # the tokenizers library raises nothing more exact
+        first = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"{folder} holds no tokenizer that can be read: {first}",
+            code="bad_weights",
+            hint="download the tokenizer's files again",
+        ) from error
 
 
 def load_text_encoder(

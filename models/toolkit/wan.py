@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 from diffusers import AutoencoderKLWan, WanPipeline, WanTransformer3DModel
-from transformers import AutoTokenizer, UMT5EncoderModel
+from transformers import UMT5EncoderModel
 
-from models.components import load_part, load_text_encoder, part_folder
+from models.components import load_part, load_text_encoder, load_tokenizer, part_folder
 from models.quanto import quanto
 from models.toolkit import quantize
 from models.toolkit.base_model import BaseModel
@@ -66,7 +66,7 @@ class Wan21(BaseModel):
         found = (str(local), None) if local.is_dir() else (path, "transformer")
         self.model = self.load_wan_transformer(*found)
         self.print_and_status_update("Loading text encoder")
-        self.tokenizer = AutoTokenizer.from_pretrained(part_folder(extras, "tokenizer", "tokenizer_config.json"))
+        self.tokenizer = load_tokenizer(extras)
         encoder = load_text_encoder(extras, "text_encoder", UMT5EncoderModel, dtype)
         if config.quantize_te:
             quantize.quantize(encoder, weights=quantize.get_qtype(config.qtype_te))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen3Config, Qwen3ForCausalLM, Qwen3Model
 
-from models.components import keep_conv3d_precise, load_text_encoder, part_folder
+from models.components import keep_conv3d_precise, load_text_encoder, load_tokenizer, part_folder
 from models.errors import UserError
 
 IDS = torch.arange(12)[None]
@@ -198,3 +198,12 @@ def test_a_conv3d_stays_precise_while_its_neighbours_see_bf16(precise: torch.dty
 def test_casting_again_replaces_the_dtypes() -> None:
     net = keep_conv3d_precise(keep_conv3d_precise(Video(), torch.bfloat16), torch.float32)
     assert net(torch.randn(1, 3, 4, 8, 8)).dtype == torch.float32
+
+
+def test_a_tokenizer_whose_texts_are_another_s_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer/tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    (tmp_path / "tokenizer/tokenizer.json").write_text('{"version": "1.0"}')
+    with pytest.raises(UserError, match="tokenizer holds no tokenizer that can be read") as refused:
+        load_tokenizer(str(tmp_path))
+    assert refused.value.code == "bad_weights"

@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import torch
 from diffusers import AutoencoderKL
 from PIL import Image
-from transformers import AutoTokenizer, Qwen3Model
+from transformers import Qwen3Model
 
 from models.archs.example.network import ExampleTransformer2DModel
 from models.archs.example.pipeline import ExamplePipeline
 from models.base import BaseModel
 from models.base_weights import header_config, load_module, open_weights
 from models.batch import Batch, GenerateImageConfig
-from models.components import load_part, load_text_encoder, part_folder
+from models.components import load_part, load_text_encoder, load_tokenizer, part_folder
 from models.prompt_embeds import AdvancedPromptEmbeds, pad_prompt_embeds
 from models.weights import json_metadata, save_tensors
 
@@ -41,9 +41,7 @@ class ExampleModel(BaseModel):
         network = where / "transformer" / "model.safetensors" if where.is_dir() else where
         self.model = load_network(network, self.torch_dtype).to(self.load_device_torch)
         encoder = str(self.model_config.te_name_or_path or base)
-        self.tokenizer = AutoTokenizer.from_pretrained(
-            part_folder(encoder, "tokenizer", "tokenizer_config.json"), local_files_only=True
-        )
+        self.tokenizer = load_tokenizer(encoder)
         self.text_encoder = load_text_encoder(encoder, "text_encoder", Qwen3Model, self.te_torch_dtype).to(self.te_device_torch)
         vae = part_folder(str(self.model_config.vae_path or base), "vae")
         self.vae = load_part(AutoencoderKL, vae, self.vae_torch_dtype).to(self.vae_device_torch)

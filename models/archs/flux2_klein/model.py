@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from diffusers import AutoencoderKLFlux2, FlowMatchEulerDiscreteScheduler, Flux2Transformer2DModel
 from PIL import Image
-from transformers import AutoTokenizer, Qwen3Model
+from transformers import Qwen3Model
 
 from models.archs.flux2_klein import lokr_keys, lora_keys, references
 from models.archs.flux2_klein.latents import normalise, pack, positions, restore, sigmas, text_positions, unpack
@@ -20,7 +20,7 @@ from models.archs.flux2_klein.tiny import write_tiny as write_tiny
 from models.base import BaseModel
 from models.base_weights import header_config, load_module, open_weights
 from models.batch import Batch, GenerateImageConfig
-from models.components import load_part, load_text_encoder, part_folder, pipeline_index
+from models.components import load_part, load_text_encoder, load_tokenizer, part_folder, pipeline_index
 from models.data.pictures import open_picture
 from models.errors import UserError
 from models.flow import NUM_TIMESTEPS
@@ -72,9 +72,7 @@ class Flux2KleinModel(BaseModel):
         self.noise_scheduler = FlowMatchEulerDiscreteScheduler.from_config(about["scheduler"])
         self.is_distilled = about["is_distilled"]
         self.vae = load_part(AutoencoderKLFlux2, part_folder(str(vae), "vae"), self.vae_torch_dtype).to(self.vae_device_torch)
-        self.tokenizer = AutoTokenizer.from_pretrained(
-            part_folder(str(encoder), "tokenizer", "tokenizer_config.json"), local_files_only=True
-        )
+        self.tokenizer = load_tokenizer(str(encoder))
         self.text_encoder = load_text_encoder(
             str(encoder), "text_encoder", Qwen3Model, self.te_torch_dtype, num_layers=NUM_TEXT_LAYERS
         ).to(self.te_device_torch)

@@ -13,12 +13,11 @@ import torch
 from diffusers import UNet2DConditionModel
 from PIL import Image
 from torch.nn import functional as F
-from transformers import AutoTokenizer
 
 from models.base import BaseModel
 from models.base_weights import header_config, load_module, open_weights
 from models.batch import GenerateImageConfig
-from models.components import load_text_encoder, part_folder
+from models.components import load_text_encoder, load_tokenizer, part_folder
 from models.errors import UserError
 from models.prompt_embeds import AdvancedPromptEmbeds
 from models.samplers import FLOW_SAMPLERS, flow_timesteps
@@ -51,7 +50,7 @@ class PocketModel(BaseModel):
         if self.torch_dtype != torch.float32:
             self.model.to(self.torch_dtype)
         encoder = part_folder(str(self.model_config.te_name_or_path or bundled_encoder()), "text_encoder")
-        self.tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
+        self.tokenizer = load_tokenizer(str(encoder))
         precise = self.te_torch_dtype if getattr(self.model_config, "te_dtype", None) else torch.float32  # it is small
         self.text_encoder = load_text_encoder(str(encoder), "text_encoder", None, precise, may_lack=POOLER)
         self.text_encoder.to(self.device_torch)
