@@ -5,7 +5,6 @@ numbers here, with the scales that lie beside them.
 """
 
 import contextlib
-import json
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,12 +17,11 @@ import torch
 from torch import nn
 
 from models.errors import UserError
-from models.weightfiles import read_json
-from models.weights import opened, read_metadata
+from models.weightfiles import INDEX, WEIGHTS_OF_PART, shards
+from models.weights import opened
+from models.words import named
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
-STEMS = ("diffusion_pytorch_model.safetensors", "model.safetensors", "diffusion_pytorch_model.bin", "pytorch_model.bin")
-SHARDS = ".index.json"  # behind a name: which file holds which tensor
 IN_8_BITS = ("F8_E4M3", "F8_E5M2")
 FLOATING = ("F64", "F32", "F16", "BF16", *IN_8_BITS)
 SCALES = ("scale_weight", "weight_scale")  # beside `weight`: what its numbers are to be multiplied by
@@ -116,7 +114,7 @@ def open_weights(place: Path, prefix: str = "") -> Iterator[Weights]:
     where = place if place.is_file() else _weights_file(place)
     tensors: dict[str, Stored] = {}
     with contextlib.ExitStack() as stack:
-        for file in _shards(where) if where.name.endswith(SHARDS) else [where]:
+        for file in shards(where) if where.name.endswith(INDEX) else [where]:
             source = stack.enter_context(opened(file))
             for name in source.keys():  # noqa: SIM118 - not a dict
                 about = source.get_slice(name)
@@ -158,25 +156,9 @@ def load_module(
     return module
 
 
-def header_config(path: Path, what: str, keys: Collection[str] = ()) -> dict[str, Any]:
-    """The `config` in the header of a file that we wrote. Raises UserError if the file is not `what`, which has those `keys` there."""
-    try:
-        found = json.loads(read_metadata(path).get("config", "null"))
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not found.keys() >= set(keys):
-        raise UserError(
-            f"{path} is not {what}: its header has no config with {', '.join(keys)}",
-            code="bad_weights",
-            hint="give the folder of a whole model, or a file that a full fine-tune of this architecture saved",
-        )
-    return found
-
-
 def some_keys(keys: Sequence[str], said: str) -> str:
     """How many keys are as `said`, and which the first are."""
-    more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
-    return f"{len(keys)} {'key' if len(keys) == 1 else 'keys'} {said}: {', '.join(keys[:MOST_NAMED])}{more}"
+    return f"{len(keys)} {'key' if len(keys) == 1 else 'keys'} {said}: {named(keys, MOST_NAMED)}"
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
@@ -184,23 +166,14 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _weights_file(folder: Path) -> Path:
-    for name in (each for stem in STEMS for each in (stem + SHARDS, stem)):
+    for name in (each for stem in WEIGHTS_OF_PART for each in (stem + INDEX, stem)):
         if (folder / name).is_file():
             return folder / name
     there = sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     raise UserError(
-        f"{folder} has no weights: looked for {STEMS[0]} and {STEMS[1]}; there are: {', '.join(there) or 'no files'}",
+        f"{folder} has no weights: looked for {' and '.join(WEIGHTS_OF_PART)}; there are: {', '.join(there) or 'no files'}",
         code="bad_weights",
     )
-
-
-def _shards(index: Path) -> list[Path]:
-    """The files that an index names, all of them beside it."""
-    listed = read_json(index).get("weight_map")
-    names = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []
-    if not names or any(Path(name).name != name for name in names):
-        raise UserError(f"{index} is no index of weights: its weight_map names no files beside it", code="bad_weights")
-    return [index.parent / name for name in names]
 
 
 def _with_scales(tensors: Mapping[str, Stored]) -> dict[str, Stored]:

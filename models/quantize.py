@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from models import quantized
+from models.adapters.attach import some
 from models.errors import UserError
 from models.memory import text_encoders
 from models.quanto import QModuleMixin, quantize_module, quanto
@@ -62,13 +63,13 @@ def chosen(root: nn.Module, exclude: Sequence[str], must_match: Sequence[str] = 
     for pattern in must_match:
         if not fnmatch.filter(layers, pattern):
             raise UserError(
-                f"quantize_kwargs.exclude: no layer's name matches {pattern!r}; there are: {_some(list(layers))}",
+                f"quantize_kwargs.exclude: no layer's name matches {pattern!r}; there are: {some(layers)}",
                 code="no_such_layer",
             )
     patterns = (*exclude, *must_match)
     left = [path for path in layers if not any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)]
     if not left:
-        raise UserError(f"quantize: the exclusions leave no layer of {_some(list(layers))}", code="no_such_layer")
+        raise UserError(f"quantize: the exclusions leave no layer of {some(layers)}", code="no_such_layer")
     return left
 
 
@@ -121,10 +122,6 @@ def _packed(layer: nn.Module) -> dict[str, torch.Tensor]:
 def _keys(known: Mapping[str, torch.Tensor], path: str) -> list[str]:
     names = ("weight._data", "weight._scale", "weight._shift", "weight._data._data")
     return [name for name in names if f"{path}.{name}" in known]
-
-
-def _some(paths: Sequence[str]) -> str:
-    return ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
 
 
 # -- a model's parts, as its job says --------------------------------------------------------------------------------------------

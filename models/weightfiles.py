@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,8 @@ SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
 ANY = ("folder", "file")  # what a base may be, if its arch says no more
 PART_FOLDERS = r"(transformer|unet|vae|text_encoder|tokenizer|scheduler|image_encoder|processor|feature_extractor)(_\d+)?"
 TEXT_PARTS = r"(text_encoder|tokenizer|processor)(_\d+)?"
-WEIGHTS_OF_PART = ("model.safetensors", "diffusion_pytorch_model.safetensors")
+WEIGHTS_OF_PART = ("diffusion_pytorch_model.safetensors", "model.safetensors")
+INDEX = ".index.json"  # behind such a name: which file holds which tensor
 TEXTS_OF_PART = ("merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 JSON_OF_PART = (
     r"((tokenizer|scheduler|generation|preprocessor|processor)_)?config\.json"
@@ -145,20 +146,21 @@ def check_base(path: Path, kinds: Sequence[str], parts: str = PART_FOLDERS) -> N
         saved_config(header)
 
 
-def saved_config(header: Header) -> dict[str, Any]:
-    """The config that a file saved by a full fine-tune here carries in its header. Raises UserError (`bad_weights`) for a file without
-    one, which holds weights in another layout."""
+def saved_config(header: Header, keys: Collection[str] = ()) -> dict[str, Any]:
+    """The config that a file saved by a full fine-tune here carries in its header; it has the `keys` of its architecture. Raises UserError
+    (`bad_weights`) for a file without it, which holds weights in another layout."""
     try:
         config = json.loads(header.metadata.get("config", ""))
     except (ValueError, RecursionError):
         config = None
-    if not isinstance(config, dict):
+    if not isinstance(config, dict) or not config.keys() >= set(keys):
         first = next(iter(header.shapes), "nothing")
+        lacking = f"no config with {', '.join(keys)}" if keys else "no config"
         raise _bad(
             header.path,
-            f"a safetensors file in a layout that is not read here ({len(header.shapes)} tensors, the first '{first}', and no config "
+            f"a safetensors file in a layout that is not read here ({len(header.shapes)} tensors, the first '{first}', and {lacking} "
             "in its header)",
-            "give a file that a job here saved, or a folder where this architecture takes one",
+            "give a file that a job of this architecture saved, or a folder where this architecture takes one",
         )
     return config
 
@@ -200,18 +202,24 @@ def check_part(folder: Path) -> Path:
             _check_text(path)
         elif name in WEIGHTS_OF_PART:
             check_base_file(path)
-    for index in (path for name, path in files.items() if name.endswith(".safetensors.index.json")):
-        listed = read_json(index).get("weight_map")
-        if not isinstance(listed, dict):
-            raise _bad(index, "an index of weights without a weight_map", AGAIN)
-        for shard in sorted({str(shard) for shard in listed.values()}):
-            if shard not in files:
-                raise _bad(index, f"the index of several files, of which {shard} is missing", "download that file")
-            check_base_file(files[shard])
+    for index in (path for name, path in files.items() if name.endswith(f".safetensors{INDEX}")):
+        for shard in shards(index):
+            if shard.name not in files:
+                raise _bad(index, f"the index of several files, of which {shard.name} is missing", "download that file")
+            check_base_file(shard)
     pickles = [path for name, path in files.items() if re.fullmatch(PICKLES_OF_PART, name)]
     if pickles and "config.json" in files and not any(name.endswith(".safetensors") for name in files):
         raise _bad(pickles[0], "a pickle, which can run code", ONLY)
     return folder
+
+
+def shards(index: Path) -> list[Path]:
+    """The files that an index names, all of them beside it; they need not be there. Raises UserError (`bad_weights`) for another JSON."""
+    listed = read_json(index).get("weight_map")
+    names = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []
+    if not names or any(Path(name).name != name for name in names):
+        raise _bad(index, "no index of weights: its weight_map names no files beside it", AGAIN)
+    return [index.parent / name for name in names]
 
 
 def check_adapter_file(path: Path) -> Header:

@@ -10,7 +10,8 @@ from pydantic.fields import FieldInfo
 
 from models.errors import Problem
 
-MOST_LISTED = 12  # names in one message
+NAMED = 5  # names, or causes, in one message before it says "and N more"
+MOST_LISTED = 12  # known names in one message
 MOST_LETTERS = 60  # of a value that is repeated
 
 NOT_BLANK = r"\S"
@@ -111,11 +112,16 @@ def _either(takes: Sequence[str]) -> str:
     return " or ".join(filter(None, [", ".join(takes[:-1]), takes[-1]]))
 
 
+def named(texts: Sequence[str], most: int = NAMED, total: int | None = None, between: str = ", ") -> str:
+    """The first few of the texts, and how many more there are of `total` (None: of the texts)."""
+    more = (len(texts) if total is None else total) - most
+    return between.join(texts[:most]) + (f"{between.rstrip(', ')} and {more} more" if more > 0 else "")
+
+
 def names(known: Iterable[str]) -> str:
-    """Names in a row; of many, the first."""
+    """All known names in a row, or the first where there are many."""
     every = list(known)
-    more = len(every) - MOST_LISTED
-    return ", ".join(every) if more <= 1 else f"{', '.join(every[:MOST_LISTED])} and {more} more"
+    return named(every, MOST_LISTED if len(every) > MOST_LISTED + 1 else len(every))
 
 
 def nearest(word: str, known: Any) -> str | None:

@@ -3,7 +3,7 @@
 The base model is not changed: each adapter is a forward hook, so the base keeps its own state dict, quantization and checkpointing.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,11 @@ from torch.utils.hooks import RemovableHandle
 from models.adapters.lokr import LokrLayer, new_lokr
 from models.adapters.lora import Base, LoraLayer
 from models.errors import UserError
+from models.words import named
 
 PREFIX = "transformer."
 LYCORIS = "lycoris_"
+MOST_PATHS = 8  # of layers, in one message
 
 AdapterLayer = LoraLayer | LokrLayer
 Device = torch.device | str | None
@@ -174,10 +176,9 @@ def is_wide(layer: Base) -> bool:
     return isinstance(layer, nn.Conv2d) and tuple(layer.kernel_size) != (1, 1)
 
 
-def some(paths: Mapping[str, object]) -> str:
-    """The first few names, for a message."""
-    names = list(paths)
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+def some(paths: Iterable[str]) -> str:
+    """The first few paths of layers, for a message."""
+    return named(list(paths), MOST_PATHS)
 
 
 def _matching(layers: Mapping[str, Base], pattern: str) -> bool:

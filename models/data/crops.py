@@ -6,9 +6,9 @@ from models import catalog
 from models.data.datasets import Item, Survey, every_dataset
 from models.data.entries import covering, sizes
 from models.data.look import Media
-from models.data.problems import named
 from models.errors import Problem
 from models.spec import CONTROL_FOLDERS, DatasetSpec, TrainSpec
+from models.words import named
 
 LEAST_KEPT = 0.5  # of a picture's area, without a warning; a square bucket keeps 0.56 of 16:9
 MOST_ENLARGED = 2.0  # times each side, without a warning

@@ -8,8 +8,7 @@ from models.data.datasets import Survey, every_dataset
 from models.data.trigger import filled
 from models.errors import Problem
 from models.spec import JobSpec, SampleSpec, TrainSpec, prompt_texts
-
-NAMED = 5  # how many captions a line names
+from models.words import named
 
 
 @dataclass(frozen=True)
@@ -46,11 +45,11 @@ def cut_notes(texts: Sequence[Text], cut: Mapping[str, Cut]) -> Iterator[Problem
     long = [each for each in texts if each.text in cut]
     for pointer in dict.fromkeys(each.pointer for each in long if each.name):
         captions = [each for each in long if each.pointer == pointer]
-        named = [f"{each.name} ({cut[each.text].tokens})" for each in captions[:NAMED]]
-        more = f" and {len(captions) - NAMED} more" if len(captions) > NAMED else ""
+        first = named([f"{each.name} ({cut[each.text].tokens})" for each in captions])
         read = cut[captions[0].text].read
-        message = f"captions of more tokens than the {read} that the text encoder reads, which cuts them there: {', '.join(named)}{more}"
-        yield Problem(pointer, message)
+        yield Problem(
+            pointer, f"captions of more tokens than the {read} that the text encoder reads, which cuts them there: {first}"
+        )
     for each in long:
         if not each.name:
             found = cut[each.text]

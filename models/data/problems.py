@@ -11,8 +11,8 @@ from models.data.names import Names, stem
 from models.data.trigger import placeholder_in
 from models.errors import Problem
 from models.spec import CONTROL_FOLDERS, DatasetSpec
+from models.words import NAMED, named
 
-NAMED = 5  # how many files an error names before it says "and N more"
 PLURALS: Mapping[Kind, str] = {"picture": "pictures", "clip": "clips", "sound": "sounds"}
 CAPTION_EXTENSIONS = ("txt", "caption", "captions", "cap", "json", "tags", "tag", "text", "prompt")  # that people use
 
@@ -152,9 +152,3 @@ def _unfilled(found: Survey, spec: DatasetSpec, trigger_word: str | None) -> Ite
 
 def _nouns(found: Survey) -> str:
     return " or ".join(PLURALS[kind] for kind in found.kinds)
-
-
-def named(names: list[str], total: int | None = None) -> str:
-    """The first few of them, and how many more there are of `total`."""
-    more = (len(names) if total is None else total) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -25,13 +25,13 @@ from models.errors import UserError
 from models.precise import NotFinite
 from models.prompt_embeds import concat_prompt_embeds
 from models.spec import DatasetSpec, TrainSpec
+from models.words import named
 from worker.data import decode, encoders
 from worker.data.encode import AUDIO, FIRST_FRAME, FIRST_LEVELS, LATENTS, Latents, Texts, cache_of
 from worker.data.load import Loaded, Loader, PixelBatch
 from worker.data.survey import INDEX, TOLD_SECONDS, without_collecting
 from worker.report import Reporter
 
-MOST_CAUSES = 5  # in a line of the log
 AHEAD = 2  # micro-batches prepared in advance, at least
 
 
@@ -167,8 +167,7 @@ class Batches:
         self.entries, self.held = [list(filter(is_good, each)) for each in (self.entries, self.held)]
         left = {entry.item.path for entry in (*self.entries, *self.held)}
         gone = sorted({entry.item.path for entry in before} - left)
-        causes = list(unusable.values())
-        said = "; ".join(causes[:MOST_CAUSES]) + (f"; and {len(causes) - MOST_CAUSES} more" if len(causes) > MOST_CAUSES else "")
+        said = named(list(unusable.values()), between="; ")
         if all(entry.rule.is_reg for entry in self.entries):
             raise NotFinite(f"no file is left to train on: {said}")
         reporter.log(f"{len(gone)} of {len(gone) + len(left)} files are left out, since on_bad_file is skip: {said}", "WARNING")

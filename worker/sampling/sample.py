@@ -18,13 +18,12 @@ from models.adapters.files import put_on
 from models.base import BaseModel
 from models.errors import UserError
 from models.spec import AdapterRef, SampleSpec
+from models.words import named
 from worker.data import encoders
 from worker.data.encode import Texts, cache_of
 from worker.report import PreviewTold, Reporter
 from worker.sampling import attempts, preview
 from worker.sampling.attempts import Fault, Round
-
-MOST_LISTED = 5  # causes in an error, and numbers of one
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,9 @@ def check_checkpoints(
             if error.code != "missing_file":
                 bad.append(by_name(error.message, path, str(rows[0].checkpoint)))
     if bad:
-        raise UserError(f"{len(bad)} of {len(checkpoints)} checkpoints cannot be used: {_few(bad, '; ')}", code="bad_adapter")
+        raise UserError(
+            f"{len(bad)} of {len(checkpoints)} checkpoints cannot be used: {named(bad, between='; ')}", code="bad_adapter"
+        )
 
 
 def by_name(said: str, path: Path, given: str) -> str:
@@ -154,8 +155,8 @@ def by_cause(failed: Mapping[int, str]) -> str:
     cells: dict[str, list[int]] = {}
     for cell in sorted(failed):
         cells.setdefault(failed[cell], []).append(cell + 1)
-    said = [f"number{'s' if len(numbers) > 1 else ''} {_few(_runs(numbers), ', ')}: {why}" for why, numbers in cells.items()]
-    return _few(said, "; ")
+    said = [f"number{'s' if len(numbers) > 1 else ''} {named(_runs(numbers))}: {why}" for why, numbers in cells.items()]
+    return named(said, between="; ")
 
 
 def _runs(numbers: Sequence[int]) -> list[str]:
@@ -164,11 +165,6 @@ def _runs(numbers: Sequence[int]) -> list[str]:
     starts = [0, *(end + 1 for end in ends)]
     pairs = [(numbers[start], numbers[end]) for start, end in zip(starts, ends, strict=False)]
     return [str(first) if first == last else f"{first} to {last}" for first, last in pairs]
-
-
-def _few(said: Sequence[str], between: str) -> str:
-    more = [f"and {len(said) - MOST_LISTED} more"] if len(said) > MOST_LISTED else []
-    return between.join([*said[:MOST_LISTED], *more])
 
 
 def blocks(spec: SampleSpec, checkpoints: Sequence[Callable[[], Path]]) -> Iterator[tuple[Callable[[], Path] | None, list[Row]]]:

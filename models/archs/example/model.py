@@ -15,10 +15,11 @@ from transformers import Qwen3Model
 from models.archs.example.network import ExampleTransformer2DModel
 from models.archs.example.pipeline import ExamplePipeline
 from models.base import BaseModel
-from models.base_weights import header_config, load_module, open_weights
+from models.base_weights import load_module, open_weights
 from models.batch import Batch, GenerateImageConfig
 from models.components import load_part, load_text_encoder, load_tokenizer, part_folder
 from models.prompt_embeds import AdvancedPromptEmbeds, pad_prompt_embeds
+from models.weightfiles import read_header, saved_config
 from models.weights import json_metadata, save_tensors
 
 VAE_FACTOR = 8  # pixels per latent pixel
@@ -142,7 +143,7 @@ class ExampleModel(BaseModel):
 def load_network(path: Path, dtype: torch.dtype) -> ExampleTransformer2DModel:
     """The network from its file. `load_module` builds it without memory for weights, refuses a file with missing, surplus or reshaped
     keys, and reads 8-bit weights with their scales; `leaves_out` would name keys that the network has no use for."""
-    config = header_config(path, "a file of this example", ("text_features", "depth"))
+    config = saved_config(read_header(path), ("text_features", "depth"))
     with open_weights(path) as weights:
         return load_module(lambda: ExampleTransformer2DModel(**config), weights, dtype)
 

@@ -18,7 +18,7 @@ from models.archs.flux2_klein import lokr_keys, lora_keys, references
 from models.archs.flux2_klein.latents import normalise, pack, positions, restore, sigmas, text_positions, unpack
 from models.archs.flux2_klein.tiny import write_tiny as write_tiny
 from models.base import BaseModel
-from models.base_weights import header_config, load_module, open_weights
+from models.base_weights import load_module, open_weights
 from models.batch import Batch, GenerateImageConfig
 from models.components import load_part, load_text_encoder, load_tokenizer, part_folder, pipeline_index
 from models.data.pictures import open_picture
@@ -28,7 +28,7 @@ from models.memo import TensorMemo
 from models.precise import finite
 from models.prompt_embeds import AdvancedPromptEmbeds
 from models.samplers import euler
-from models.weightfiles import read_json
+from models.weightfiles import read_header, read_json, saved_config
 from models.weights import json_metadata, save_tensors
 
 PIXELS_PER_LATENT = 16
@@ -289,7 +289,7 @@ class Flux2KleinModel(BaseModel):
 def load_file(path: Path, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
     """The transformer that `save_model` wrote, frozen, and what the header says beside it. Raises UserError if the file is another
     model's."""
-    about = header_config(path, "a FLUX.2 klein file of ours", ("transformer", "scheduler", "is_distilled"))
+    about = saved_config(read_header(path), ("transformer", "scheduler", "is_distilled"))
     with open_weights(path) as weights:
         model: Any = load_module(lambda: Flux2Transformer2DModel.from_config(about["transformer"]), weights, dtype)
     return model.eval().requires_grad_(False), about

@@ -15,12 +15,13 @@ from PIL import Image
 from torch.nn import functional as F
 
 from models.base import BaseModel
-from models.base_weights import header_config, load_module, open_weights
+from models.base_weights import load_module, open_weights
 from models.batch import GenerateImageConfig
 from models.components import load_text_encoder, load_tokenizer, part_folder
 from models.errors import UserError
 from models.prompt_embeds import AdvancedPromptEmbeds
 from models.samplers import FLOW_SAMPLERS, flow_timesteps
+from models.weightfiles import read_header, saved_config
 from models.weights import json_metadata, save_tensors
 
 TEXT_FEATURES = 384
@@ -163,7 +164,7 @@ def unet_config(channels: list[int]) -> dict[str, Any]:
 
 def load_unet(path: Path, dtype: torch.dtype) -> Any:
     """The network that `save_model` wrote. Raises UserError if the file is another model's."""
-    config = header_config(path, "a pocket checkpoint", ("block_out_channels", "class_embed_type"))
+    config = saved_config(read_header(path), ("block_out_channels", "class_embed_type"))
     with open_weights(path) as weights:
         return load_module(lambda: UNet2DConditionModel.from_config(config), weights, dtype)
 
