@@ -1,4 +1,4 @@
-"""Which of a job's bundles can be gone on from, by their names and digests; `worker.training.checkpoint` writes and reads them."""
+"""Which of a job's bundles a run can resume from, by their names and digests; `worker.training.checkpoint` writes and reads them."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -24,12 +24,12 @@ def is_whole(bundle: Path) -> bool:
     try:
         digests = json.loads((bundle / MANIFEST).read_text())["sha256"]
         return all(sha256_of(bundle / name) == digest for name, digest in digests.items())
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # the last two of another JSON
         return False
 
 
 def passed_over(bundles: Sequence[Path], step: int) -> list[str]:
-    """What is said of bundles beyond the `step` that a run goes on from: it could not use them."""
+    """The words on bundles beyond the `step` that a run resumes from: it could not use them."""
     return [f"{bundle.name} is damaged and is passed over" for bundle in bundles if step_of(bundle) > step]
 
 

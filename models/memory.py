@@ -131,8 +131,8 @@ def rest_vae(model: Any) -> None:
 
 
 def drop(model: Any, name: str) -> None:
-    """Release the part `text_encoder` or `vae`: its weights are freed whoever still holds it, and `Absent` stands in its place, in
-    the model and in its pipeline. Weights that the denoiser shares stay."""
+    """Release the part `text_encoder` or `vae`: its weights are freed even where other code still holds it, and `Absent` replaces it in the
+    model and in its pipeline. Weights that the denoiser shares stay."""
     parts = released.parts_of(model, name)
     shared = {id(param) for param in model.get_model_to_train().parameters()}
     released.put_in_place(model, {id(each): Absent(each, name) for each in parts if not isinstance(each, Absent)})

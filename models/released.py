@@ -47,7 +47,7 @@ class Absent(nn.Module):
 
 
 def with_recipe(part: Any, load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`part`, which knows from now on that `load(*args, **kwargs)` makes it again, from the very same files."""
+    """Record on `part` that `load(*args, **kwargs)` makes it again, from the very same files. Returns the part."""
     vars(part)[RECIPE] = partial(load, *args, **kwargs)
     return part
 
@@ -59,7 +59,7 @@ def parts_of(model: Any, name: str) -> list[nn.Module]:
 
 
 def remember(model: Any) -> None:
-    """Note of each part that has a recipe what it is now that the model is loaded whole."""
+    """Record of each part that has a recipe its description, now that the model is loaded whole."""
     for name in NAMES:
         for part in parts_of(model, name):
             if RECIPE in vars(part):
@@ -89,9 +89,9 @@ def load_again(model: Any, name: str, device: torch.device) -> list[nn.Module]:
 
 
 def description(part: nn.Module) -> str:
-    """A digest of all that a part is beside the values of its weights: its modules with their hooks and settings, and each weight's
+    """Digest all of a part but the values of its weights: its modules with their hooks and settings, and each weight's
     name, shape and dtype. What an architecture changed after its loader returned shows here."""
-    told = [
+    facts = [
         (
             path,
             type(module).__qualname__,
@@ -102,4 +102,4 @@ def description(part: nn.Module) -> str:
         )
         for path, module in part.named_modules()
     ]  # fmt: skip
-    return hashlib.sha256(repr(told).encode()).hexdigest()
+    return hashlib.sha256(repr(facts).encode()).hexdigest()

@@ -232,7 +232,7 @@ def check_adapter_file(path: Path) -> Header:
 
 
 def _first_bytes(path: Path) -> tuple[bytes, int]:
-    """The first bytes and the size. Raises UserError for what is no file that can be read."""
+    """The first bytes and the size. Raises UserError for anything that is not a file that can be read."""
     try:
         about = path.stat()
         if stat.S_ISDIR(about.st_mode):

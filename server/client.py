@@ -30,7 +30,9 @@ class NoAnswer(ApiError):
 def call(verb: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
     """One request; the parsed answer. Raises ApiError with the server's words."""
     try:
-        text = None if body is None else json.dumps(body)  # in ASCII: what is no text is refused by the server, with its place
+        text = (
+            None if body is None else json.dumps(body)
+        )  # in ASCII, so that half a character reaches the server, which names its place
         answer = _http().request(verb, path, content=text, headers={"Content-Type": "application/json", **(headers or {})})
     except httpx.ConnectError:
         raise NoAnswer(f"no server at {settings().url}; start one with 'safelight up'") from None

@@ -63,14 +63,11 @@ class Slot:
         unfit = self._recomputes and isinstance(spec, TrainSpec) and not recompute
         model, self._model = self._model, None
         if model is not None and (self._key != key or unfit):
-            why = (
-                "gradient checkpointing cannot be turned off again"
-                if self._key == key
-                else "it is another, or its files have changed"
-            )
-            say(f"the model is loaded anew, not taken over from the job before: {why}")
+            same = self._key == key
+            why = "gradient checkpointing cannot be turned off again" if same else "it is another, or its files have changed"
+            say(f"the model is loaded anew, since the one from the job before cannot be used: {why}")
             model = None
-            memory.give_back()  # what is loaded now has no room beside it
+            memory.give_back()  # before the other one is loaded: both together may not fit
         elif model is not None:
             say("the model is still loaded from the job before")
         if model is None:

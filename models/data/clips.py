@@ -20,7 +20,7 @@ CLIPS = {".mp4", ".mov", ".webm", ".mkv", ".avi", ".m4v", ".wmv", ".flv"}
 SOUNDS = {".wav", ".mp3", ".flac", ".ogg", ".m4a", ".aac", ".opus"}
 
 FRAMES_IN_FLIGHT = 4  # that a decoder keeps, about
-LONGEST_PIXEL = 8  # what is in use ends at 2:1
+LONGEST_PIXEL = 8  # times its other side; real clips have 2:1 at most
 
 Snapper = Callable[[int], int]
 ACCESS = {errno.EIO, errno.EACCES, errno.ENOENT, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}

@@ -155,7 +155,8 @@ def survey(
 
 
 def _note_others(found: Survey, spec: DatasetSpec, unusable: Mapping[str, str]) -> Mapping[str, str]:
-    """The caption files, by the path without extension of what they belong to; `found` gets what is neither a medium nor a caption."""
+    """The caption files, by the path without extension of the file that they belong to. Notes in `found` the files that are neither media
+    nor captions."""
     everything = [*found.there, *unusable]
     ending = f".{spec.caption_ext.lstrip('.')}"
     others = [name for name in everything if kind_of(name) is None and name != METADATA]

@@ -1,6 +1,6 @@
 """Pixel formats: each of Pillow's modes is scaled to 8 bits a channel by its own range, or refused. Torch-free.
 
-Pillow's own conversion clips what is deeper: most of a 16-bit picture becomes white, one of numbers from 0 to 1 black.
+Pillow's own conversion clips deeper pixels: most of a 16-bit picture becomes white, one of numbers from 0 to 1 black.
 """
 
 import math

@@ -38,9 +38,8 @@ class Budget:
 
 
 PIXELS = Budget(MOST_PIXELS)
-FILES = Budget(
-    MOST_BYTES
-)  # bytes of files that a decoder may read whole; a thread that needs both budgets waits for this one first
+# Bytes of files that a decoder may read whole. A thread that needs both budgets waits for this one first.
+FILES = Budget(MOST_BYTES)
 
 
 def too_large(width: int, height: int) -> str | None:

@@ -91,10 +91,10 @@ def listing(folder: Path, skip: Collection[Path] = (), roots: Collection[Path] =
                 made.unusable[printable(name)] = NO_NAME
             elif entry.is_symlink() and not os.path.realpath(entry.path).startswith(inside):
                 made.unusable[name] = LEADS_OUT
-            elif (path := Path(entry.path)).is_file() or not path.exists():
-                made.names.append(name)
-            elif path.is_dir():
+            elif os.path.isdir(entry.path):  # noqa: PTH112 - unlike Path's, never an error where a folder may not be read
                 made.names.append(f"{name}/")
+            elif os.path.isfile(entry.path) or not os.path.exists(entry.path):  # noqa: PTH110, PTH113 - as above
+                made.names.append(name)
     made.names.sort(key=lambda name: name.split("/"))
     return made
 
@@ -126,8 +126,6 @@ def look_at(path: Path, kind: Kind, *, decode: bool) -> dict[str, Any]:
 
 
 _Unknown = tuple[str, str, Kind, Stamp]  # name, file, ...
-
-
 Tell = Callable[[int, int], None]
 
 

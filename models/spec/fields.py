@@ -46,8 +46,8 @@ def entry(
     of several, is hidden, and refused, for an arch whose card names none; so is one whose neighbours do not have one of the values in
     `when`, where "../key" names a key of the object around this one (for an item of a list, of the object that holds the list).
     `suggest` are values to offer for a free text; `follows` names the neighbour whose value holds while this one is not set.
-    `encodes`, of an option of an arch, names which encodings hang on it: when it changes,
-    what is cached of the others is used again. `limits` are pydantic's (ge, gt, le, lt, min_length, max_length, pattern).
+    `encodes`, of an option of an arch, names which encodings depend on it: when it changes,
+    cached encodings of the other kinds are used again. `limits` are pydantic's (ge, gt, le, lt, min_length, max_length, pattern).
     """
     ui: dict[str, Any] = {"section": section, "order": order, "basic": basic}
     ui |= {"unit": unit} if unit else {}

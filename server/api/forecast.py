@@ -1,5 +1,5 @@
-"""What only workers find out of a job: its memory, judged against every device, and which of its texts are cut. Requested when a plan is
-looked at, and remembered."""
+"""Predictions about a job that only workers can make: its memory, judged against every device, and which of its texts are cut. They are
+requested for a plan, and remembered."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,11 +30,11 @@ class Forecast:
 
 
 def forecast(spec: JobSpec, summary: dict[str, Any], texts: Sequence[Text], able: Sequence[Worker], ask: bool) -> Forecast:
-    """What is known, and a request to a worker for the rest. A job is refused when it fits no device that can run it; not where fewer
-    pictures at once would, which its run does by itself."""
-    told = spec.model_dump(mode="json")
-    digest = plans.digest_of(_about_memory(told), [dataset["buckets"] for dataset in summary.get("datasets", [])])
-    lengths = plans.digest_of({"model": told["model"]}, [[each.pointer, each.name, each.text] for each in texts]) if texts else ""
+    """Predict from the answers that are there, and request the others from a worker. A job is refused when it fits no device that can run
+    it; not where fewer pictures at once would, which its run does by itself."""
+    job = spec.model_dump(mode="json")
+    digest = plans.digest_of(_about_memory(job), [dataset["buckets"] for dataset in summary.get("datasets", [])])
+    lengths = plans.digest_of({"model": job["model"]}, [[each.pointer, each.name, each.text] for each in texts]) if texts else ""
     known, counted = plans.answer(digest), plans.answer(lengths) if lengths else {"cut": []}
     found = _memory(spec, known, able) if known else Forecast()
     if counted:
@@ -46,15 +46,15 @@ def forecast(spec: JobSpec, summary: dict[str, Any], texts: Sequence[Text], able
     missing = {MEMORY: digest} if known is None else {}
     missing |= {LENGTHS: lengths} if counted is None else {}
     if missing:
-        why = _ask(told, missing, able) if able and ask else "validate the job to have it worked out" if able else "no worker"
+        why = _ask(job, missing, able) if able and ask else "validate the job to have it worked out" if able else "no worker"
         found.unknown += [f"{what}: {why}" for what in missing]
     return found
 
 
-def _ask(told: dict[str, Any], missing: dict[str, str], able: Sequence[Worker]) -> str:
-    """Why it is not known yet, in words."""
+def _ask(job: dict[str, Any], missing: dict[str, str], able: Sequence[Worker]) -> str:
+    """Ask a worker for the answers with these digests. Returns why they are not known yet."""
     newest = max(able, key=lambda worker: worker.seen_at)
-    asked = plans.ask(newest.id, missing.get(MEMORY, ""), told, missing.get(LENGTHS, ""))
+    asked = plans.ask(newest.id, missing.get(MEMORY, ""), job, missing.get(LENGTHS, ""))
     return PENDING if asked else "the broker does not answer"
 
 

@@ -1,4 +1,4 @@
-"""Which checkpoint a job would go on from, its files read as a run reads them."""
+"""Which checkpoint a job would resume from, its files read as a run reads them."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +15,7 @@ READ_AT_ONCE_BYTES = 4e9  # larger checkpoints are read by the run alone: a dry 
 
 @dataclass(frozen=True)
 class Saved:
-    """The `step` that a run goes on from (0: the start), what is said of damaged checkpoints, and of those not read here."""
+    """The `step` that a run resumes from (0: the start), with warnings of damaged checkpoints and notes on those not read here."""
 
     step: int
     warnings: tuple[Problem, ...] = ()

@@ -1,4 +1,4 @@
-"""The weights that a job names, looked at when it is submitted: what is here is judged by its first bytes and its headers."""
+"""The weights that a job names, checked when it is submitted: files that are here are judged by their first bytes and headers."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,7 +14,7 @@ Named = tuple[str, str, Callable[[Path | str], None]]  # a pointer, the path as 
 
 
 def weights_problems(spec: JobSpec) -> list[Problem]:
-    """What is wrong with the files of weights that the job names, with their pointers: missing, or not what a run would read there."""
+    """The problems of the files of weights that the job names: a file is missing, or a run could not read it."""
     problems = []
     for pointer, given, look in [*_bases(spec), *_adapters(spec)]:
         try:

@@ -126,11 +126,8 @@ def _allowed(given: str, base: Path) -> Path:
         path = (base / Path(given).expanduser()).resolve()
         path.exists()
         str(path).encode()
-    except (
-        OSError,
-        RuntimeError,
-        UnicodeEncodeError,
-    ) as error:  # a name too long, a `~user`, a loop of links, a name that is no text
+    # A name too long, a `~user` that does not exist, a loop of links, a name that is no text.
+    except (OSError, RuntimeError, UnicodeEncodeError) as error:
         raise PathRefused(f"{given!r} is no usable path: {error}") from None
     if not any(path.is_relative_to(root) for root in settings().roots):
         roots = ", ".join(str(root) for root in settings().roots)

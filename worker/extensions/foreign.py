@@ -45,7 +45,7 @@ def cards(package: Package) -> Iterator[Arch]:
 
 def our_card(package: Package, name: str) -> Arch:
     """The card called `name` of a package of our form, whose code was imported and whose class can be constructed. Raises UserError
-    where it cannot, and whatever the code raises."""
+    where it cannot, and any error of the code."""
     card = next(card for card in cards(package) if card.name == name)
     with toolkit.installed():
         cls = class_of(card)
@@ -130,7 +130,7 @@ def reason(error: BaseException, package: Package) -> str:
 
 def card_of(cls: Any) -> Arch:
     """A card for an ai-toolkit class: what its code says and reads decides what it can do. Raises UserError for a class without a
-    usable `arch`, and whatever its constructor raises."""
+    usable `arch`, and any error of its constructor."""
     name = getattr(cls, "arch", None)
     if not isinstance(name, str) or not name:
         raise UserError(f"class {cls.__name__} has no arch: a class attribute with its unique name")
