@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from models.batch import Audio
 
@@ -37,6 +37,8 @@ def write_wav(path: Path, audio: Audio) -> None:
 
 def waveform_picture(audio: Audio) -> Image.Image:
     """The sound's outline: for each column of pixels the lowest and the highest sample of its stretch of time, over all channels."""
+    from PIL import ImageDraw  # it loads the libraries of fonts, and few jobs draw
+
     width, height = WAVEFORM_SIZE
     samples = sample_array(audio)
     edges = np.linspace(0, samples.shape[1], width + 1)
