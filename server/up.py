@@ -33,7 +33,7 @@ READY_SECONDS = 60
 RESTART_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
-console = Console(stderr=True)
+console = Console(stderr=True, soft_wrap=True)
 
 
 def serve() -> None:

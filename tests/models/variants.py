@@ -206,12 +206,8 @@ class MultistageModel(ExampleModel):
         self.multistage_boundaries = [0.6, 0.0]
         self.trainable_multistage_boundaries = [0, 1]
         where = Path(self.model_config.name_or_path)
-        second = (
-            load_network(where / "transformer" / "model.safetensors")
-            if where.is_dir()
-            else load_network(where.with_suffix(".low"))
-        )
-        self.model = Experts(self.model, second, 0.6)
+        file = where / "transformer" / "model.safetensors" if where.is_dir() else where.with_suffix(".low")
+        self.model = Experts(self.model, load_network(file, self.torch_dtype), 0.6)
 
     def save_model(self, output_path: Path, meta: dict[str, str], save_dtype: torch.dtype) -> None:
         for expert, path in (

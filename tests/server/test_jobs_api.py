@@ -45,6 +45,9 @@ def test_a_job_is_queued_and_found_where_its_location_says(client, post, picture
     assert answer.status_code == 202
     job = answer.json()
     assert answer.headers["location"] == f"/v1/jobs/{job['id']}" == job["links"]["self"]
+    assert [warning["message"] for warning in job.pop("warnings")] == [
+        "no worker is connected that can run this; the job waits until one is"
+    ]
     assert client.get(answer.headers["location"]).json() == job
     shown = ("name", "kind", "arch", "status", "step", "total_steps", "progress", "attempt", "queue_position", "error", "loss")
     assert [job[key] for key in shown] == ["tiny", "train", "pocket", "queued", 0, 6, 0.0, 0, 1, None, None]

@@ -99,7 +99,13 @@ def test_a_stop_while_caching_ends_before_the_next_unit_of_work(small_job, stopp
 
     encoded = []
     encode = PocketModel.get_prompt_embeds
-    monkeypatch.setattr(PocketModel, "get_prompt_embeds", lambda self, prompt: encoded.append(prompt) or encode(self, prompt))
+
+    def counted(self: PocketModel, prompt: list[str]) -> Any:
+        made = encode(self, prompt)  # not reached to its end where tokens are only counted
+        encoded.append(prompt)
+        return made
+
+    monkeypatch.setattr(PocketModel, "get_prompt_embeds", counted)
     reporter = stopped(small_job(), ("phase", "caching"))
     assert encoded == []
     assert reporter.heard("phase") == ["reading", "loading", "caching"]
