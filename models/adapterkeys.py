@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from models.data.names import printable
 from models.errors import UserError
 
 PEFT_STEM = "base_model.model."
@@ -30,8 +31,8 @@ def check_keys(path: Path, keys: Iterable[str]) -> None:
     keys = list(keys)
     kinds = {key: kind for key in keys if (kind := adapter_kind(key))}
     if not kinds:
-        first = f"'{keys[0]}' and {len(keys) - 1} more tensors" if keys else "no tensors"
-        raise _bad(path, f"holds {first}, and none is an adapter's; name an adapter here, and whole weights as the model")
+        there = f"'{keys[0]}'{f' and {len(keys) - 1} more tensors' if len(keys) > 1 else ''}" if keys else "no tensors"
+        raise _bad(path, f"holds {there}, which is no adapter; name an adapter here, and whole weights as the model")
     if of_text := [key for key in kinds if re.match(TEXT_ENCODER, key)]:
         raise _bad(
             path,
@@ -84,4 +85,4 @@ def _named_twice(keys: Iterable[str]) -> tuple[str, str] | None:
 
 
 def _bad(path: Path, why: str) -> UserError:
-    return UserError(f"{path} {why}", code="bad_adapter")
+    return UserError(printable(f"{path} {why}"), code="bad_adapter")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from models.adapterkeys import adapter_kind, check_keys
+from models.data.names import printable
 from models.errors import UserError
 
 LARGEST_HEADER = 100_000_000  # bytes; the safetensors library reads no longer one
@@ -82,7 +83,7 @@ def read_header(path: Path) -> Header:
         ends = sorted((int(start), int(end)) for start, end in (about["data_offsets"] for about in raw.values()))
     except _Doubled as error:
         raise _bad(path, f"a safetensors file whose header names '{error}' twice", AGAIN) from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         raise _bad(path, "a safetensors file with a damaged header", AGAIN) from None
     if any(start != before for (start, _), before in zip(ends, [0, *(end for _, end in ends)], strict=False)):
         raise _bad(path, "a safetensors file with a damaged header: its tensors overlap or leave gaps", AGAIN)
@@ -314,7 +315,7 @@ def _entries(folder: Path) -> dict[str, Path]:
 
 
 def _bad(path: Path, what: str, mend: str) -> UserError:
-    return UserError(f"{path} is {what}; {mend}", code="bad_weights")
+    return UserError(printable(f"{path} is {what}; {mend}"), code="bad_weights")
 
 
 def _cut_short(path: Path, size: int, whole: str) -> UserError:

@@ -22,6 +22,7 @@ from models.data.pictures import PICTURES, BadPicture, look_at_picture
 AHEAD = 64  # files looked at in advance
 REMEMBERED_AT_ONCE, REMEMBERED_SECONDS = 1000, 1.0  # whichever comes first: a run may be ended at any moment
 NO_NAME = "its name is no UTF-8 text; rename it"
+NO_FILE = "a pipe, socket or device, not a file"
 LEADS_OUT = "a link that leads out of the folders that jobs may read"
 UNREAD = "cannot be read: "  # so begins a problem of getting at a file, which says nothing of its content and may pass
 
@@ -89,12 +90,14 @@ def listing(folder: Path, skip: Collection[Path] = (), roots: Collection[Path] =
                     todo.append((entry.path, f"{name}/"))
             elif not is_text(name):
                 made.unusable[printable(name)] = NO_NAME
-            elif entry.is_symlink() and not os.path.realpath(entry.path).startswith(inside):
+            elif entry.is_symlink() and not f"{os.path.realpath(entry.path)}/".startswith(inside):
                 made.unusable[name] = LEADS_OUT
             elif os.path.isdir(entry.path):  # noqa: PTH112 - unlike Path's, never an error where a folder may not be read
                 made.names.append(f"{name}/")
             elif os.path.isfile(entry.path) or not os.path.exists(entry.path):  # noqa: PTH110, PTH113 - as above
                 made.names.append(name)
+            else:
+                made.unusable[name] = NO_FILE
     made.names.sort(key=lambda name: name.split("/"))
     return made
 

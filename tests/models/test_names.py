@@ -200,3 +200,13 @@ def test_a_link_is_followed_as_far_as_jobs_may_read_and_named_beyond(tmp_path, p
         assert captions(found) == {}
         assert LEADS_OUT in " ".join(errors)
         assert "hidden" not in " ".join(errors)
+
+
+def test_a_pipe_is_named_and_a_link_to_the_folder_itself_leads_nowhere_else(tmp_path, put) -> None:
+    put("data/a.png")
+    (tmp_path / "data" / "a.txt").write_text("a")
+    os.mkfifo(tmp_path / "data" / "b.png")  # reading it would wait for ever
+    (tmp_path / "data" / "again").symlink_to(tmp_path / "data")
+    _, errors, warnings = look(tmp_path)
+    assert errors == ["unreadable pictures: b.png (a pipe, socket or device, not a file)"]
+    assert warnings == ["not read, being no kind of file that is known here: again/"]

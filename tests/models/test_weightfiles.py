@@ -64,6 +64,8 @@ NO_WEIGHTS = {
     "header is no JSON": (header_of(b"{'a'}"), "a safetensors file with a damaged header"),
     "header of another form": (header_of(b'{"a":[]}'), "a safetensors file with a damaged header"),
     "nested for ever": (header_of(b'{"a":' * 200_000), "a safetensors file with a damaged header"),
+    "infinite shape": (header_of(b'{"a":{"dtype":"U8","shape":[1e400],"data_offsets":[0,0]}}'), "with a damaged header"),
+    "a key that is no text": (header_of(b'{"\\ud800":' + EMPTY + b',"\\ud800":' + EMPTY + b"}"), r"names '\ud800' twice"),
     "a key twice": (header_of(b'{"a":' + EMPTY + b',"a":' + EMPTY + b"}"), "whose header names 'a' twice"),
     "tensors overlap": (
         header_of(
@@ -177,7 +179,7 @@ DOWN = ("lora_down.weight", "lora_up.weight", "alpha")
 BAD_ADAPTERS = {
     "a base": (
         ["blocks.0.proj.weight", "norm.weight"],
-        "holds 'blocks.0.proj.weight' and 1 more tensors, and none is an adapter's",
+        "holds 'blocks.0.proj.weight' and 1 more tensors, which is no adapter",
     ),
     "two stems": (
         keys("diffusion_model.a.b", "transformer.a.b"),
