@@ -8,6 +8,7 @@ import pytest
 from models import catalog
 from models.errors import Problem, SpecError
 from tests.models.tiny_bases import bases, changed  # noqa: F401 - fixtures
+from tests.models.toolkit_names import toolkit_names  # noqa: F401 - a fixture
 
 
 @pytest.fixture
