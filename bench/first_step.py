@@ -1,7 +1,8 @@
 """`python -m bench.first_step [--repeats N] [--warm]`: from the start of a process to its first training step, beside a bare loop.
 
 Both load the same tiny FLUX.2 klein, encode the same pictures and captions, put a LoRA of the same rank on the same layers and make one
-step: ours as `python -m worker.run`, the bare one in as little torch, diffusers, transformers and peft as it takes. They take turns, each
+step, without gradient checkpointing: ours as `python -m worker.run`, the bare one in as little torch, diffusers, transformers and peft as
+it takes. They take turns, each
 in a fresh process; the figures are medians of seconds on the clock, of CPU seconds (which a busy machine changes less), and of the peak of
 resident memory, all at the end of the first step. With `--warm` also the seconds from POST to the first step in a running `safelight up`:
 of a first job, of the same again, and of one with captions that are new.
@@ -64,7 +65,7 @@ def job(data: str) -> dict[str, Any]:
         "model": {"arch": MODEL, "name_or_path": "tiny", "dtype": "fp32", "model_kwargs": {"max_text_length": LENGTH}},
         "network": {"linear": RANK, "linear_alpha": RANK},
         "datasets": [{"folder_path": data, "resolution": [PIXELS]}],
-        "train": {"steps": 3, "batch_size": 1, "lr": 1e-4, "disable_sampling": True},
+        "train": {"steps": 3, "batch_size": 1, "lr": 1e-4, "disable_sampling": True, "gradient_checkpointing": False},
     }
 
 

@@ -165,12 +165,13 @@ class Reporter:
         log.log(getattr(logging, level), message)
 
     def step(self, told: StepTold) -> None:
-        """A step is done, or was skipped. Raises NonFiniteLoss when a loss or a gradient that is read now was not finite, unless its
-        step was skipped and is not the last of too many in a row."""
+        """A step is done, or was skipped. The first of a run is reported at once, later ones every FLUSH_SECONDS. Raises NonFiniteLoss
+        when a loss or a gradient that is read now was not finite, unless its step was skipped and is not the last of too many in a row."""
         self._pending.append(told)
         if told.skipped:
             self.log(f"step {told.step} is skipped and changes nothing: its {told.fault()}", "WARNING")
-        if told.skipped >= MOST_SKIPPED or time.monotonic() - self._flushed_at >= FLUSH_SECONDS:
+        due = not self._recent or time.monotonic() - self._flushed_at >= FLUSH_SECONDS
+        if due or told.skipped >= MOST_SKIPPED:
             self.flush()
 
     def flush(self) -> None:

@@ -67,6 +67,16 @@ def test_a_steps_time_is_that_of_the_device_and_not_that_of_issuing_it(clock: Cl
     assert reporter.speeds == [0.5]
 
 
+def test_the_first_step_is_reported_at_once_and_later_ones_together(clock: Clock, tmp_path: Path) -> None:
+    reporter = Recorded(tmp_path)
+    reported = []
+    for number in range(1, 5):
+        clock.now += 0.2
+        reporter.step(StepTold(number, torch.zeros(()), torch.zeros(()), 1e-3))
+        reported.append(len(reporter.seconds))
+    assert reported == [1, 1, 1, 4]
+
+
 def test_saves_validation_and_previews_are_no_step_time(
     small_job: Any, run_here: Any, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
