@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from models.adapterkeys import stripped
 from models.adapters.attach import AdapterNetwork, Applied, merge_into_base, new_network, trainable_layers
 from models.adapters.load import Name, load_into, network_from_state
 from models.errors import UserError
@@ -182,6 +183,6 @@ def _split(model: Any, state: Mapping[str, torch.Tensor]) -> list[dict[str, torc
 
 
 def _named(key: str, name: str) -> str:
-    """A public key with the expert's name behind its stem."""
-    stem = next((stem for stem in ("diffusion_model.", "transformer.", "lycoris_") if key.startswith(stem)), "")
-    return f"{stem}{name}{'_' if stem.endswith('_') else '.'}{key.removeprefix(stem)}"
+    """A key of an expert's file with the expert's name in front of the layer's path."""
+    path, is_flat = stripped(key)
+    return f"{key.removesuffix(path)}{name}{'_' if is_flat else '.'}{path}"

@@ -94,6 +94,22 @@ def test_each_expert_has_a_file_and_either_name_gives_both(tmp_path: Path, netwo
     assert all(torch.equal(delta, wanted[path]) for path, delta in changes(again).items())
 
 
+@pytest.mark.parametrize("stem", ["", "transformer.", "base_model.model.", "lora_unet_"])
+def test_experts_files_of_other_trainers_load_as_they_name_layers(tmp_path: Path, stem: str) -> None:
+    model = trained()
+    save(model, tmp_path / "a.safetensors")
+    wanted = changes(model.network)
+    model.network.detach()
+    for ending in ENDINGS:
+        path = tmp_path / f"a{ending}.safetensors"
+        state = {key.removeprefix("diffusion_model."): tensor for key, tensor in load_file(path).items()}
+        flat = stem.endswith("_")
+        save_file({stem + (key.replace("blocks.0", "blocks_0") if flat else key): each for key, each in state.items()}, path)
+    again = put_on(model, tmp_path / "a_low_noise.safetensors")
+    assert all(torch.equal(delta, wanted[path]) for path, delta in changes(again).items())
+    assert again.applied is not None and again.applied.layers == 2
+
+
 def test_a_job_may_ask_for_one_file(tmp_path: Path) -> None:
     model = trained(split_multistage_loras=False)
     save(model, tmp_path / "a.safetensors")
