@@ -48,6 +48,10 @@ def read(path: Path) -> Any:
         several = "another document" in str(error.problem)
         why = "a second document begins; a job file holds one" if several else error.problem
         raise BadFile(f"{path} is neither JSON nor YAML: line {mark.line + 1 if mark else '?'}: {why}") from None
+    except BadFile:
+        raise
+    except (KeyError, ValueError):
+        raise BadFile(f"{path} holds a value that does not fit its tag (!!int, !!bool), or a number of too many digits") from None
     except RecursionError:
         raise BadFile(f"{path} is neither JSON nor YAML: it is nested too deeply") from None
     except YAMLError as error:

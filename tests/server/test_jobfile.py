@@ -54,3 +54,10 @@ def test_what_json_writes_as_two_halves_of_a_character_is_one(tmp_path) -> None:
 def test_anchors_and_merges_in_yaml_are_read_as_yaml_means_them(tmp_path) -> None:
     (tmp_path / "a.yaml").write_text("one: &x {lr: 1e-4, no: yes}\ntwo: {<<: *x, lr: 2}\n")
     assert jobfile.read(tmp_path / "a.yaml") == {"one": {"lr": 1e-4, "no": "yes"}, "two": {"lr": 2, "no": "yes"}}
+
+
+@pytest.mark.parametrize("text", ["a: !!bool x", "a: !!int x", "a: " + "9" * 5000], ids=["bool", "int", "digits"])
+def test_a_value_that_python_cannot_make_is_refused_in_words(tmp_path, text) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    with pytest.raises(jobfile.BadFile, match="does not fit its tag"):
+        jobfile.read(tmp_path / "job.yaml")
