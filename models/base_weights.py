@@ -25,6 +25,7 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 IN_8_BITS = ("F8_E4M3", "F8_E5M2")
 FLOATING = ("F64", "F32", "F16", "BF16", *IN_8_BITS)
 SCALES = ("scale_weight", "weight_scale")  # beside `weight`: what its numbers are to be multiplied by
+SCALES_NOT_READ = ("weight_scale_inv", "scale_inv")  # beside `weight`: one for each block of its numbers
 ONLY_FOR_8_BIT_KERNELS = ("scale_input", "input_scale", "comfy_quant")  # beside a scale; they change no weight
 MARK = "scaled_fp8"  # an empty tensor by which some tools know such a file
 COUNTERS = (r"(^|\.)num_batches_tracked$",)  # of batch norms; nothing that is frozen reads them
@@ -194,6 +195,7 @@ def _with_scales(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
             made[f"{path}.weight"] = replace(weight, scale=scale)
             for beside in (leaf, *ONLY_FOR_8_BIT_KERNELS):
                 made.pop(f"{path}.{beside}", None)
+    _refuse_lacking_scales(made, scaled=any(name.rpartition(".")[2] == MARK for name in tensors))
     for name, stored in made.items():
         if name.endswith(".weight") and stored.dtype not in FLOATING:
             raise UserError(
@@ -202,6 +204,29 @@ def _with_scales(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
                 hint="give the file in bf16, and save memory with model.quantize",
             )
     return made
+
+
+def _refuse_lacking_scales(tensors: Mapping[str, Stored], scaled: bool) -> None:
+    """Raises UserError for weights in 8 bits whose scales lie in a layout that is not read, or are missing although the file has
+    others, or has the mark of `scaled` ones: without them the numbers are wrong by any factor."""
+    hint = "download the file again, or give it in bf16 and save memory with model.quantize"
+    for name, scale in tensors.items():
+        path, _, leaf = name.rpartition(".")
+        if leaf in SCALES_NOT_READ and tensors.keys() & {path, f"{path}.weight"}:
+            raise UserError(
+                f"{scale.file}: {name}: weights in 8 bits with scales in this layout ({leaf}) are not read",
+                code="bad_weights",
+                hint=hint,
+            )
+    in_8_bits = {name: each for name, each in tensors.items() if each.dtype in IN_8_BITS}
+    lacking = sorted(name for name, each in in_8_bits.items() if each.scale is None)
+    if lacking and (scaled or len(lacking) < len(in_8_bits)):
+        raise UserError(
+            f"{in_8_bits[lacking[0]].file}: weights in 8 bits without the scales that this file has, or says that it has: "
+            f"{named(lacking, MOST_NAMED)}",
+            code="bad_weights",
+            hint=hint,
+        )
 
 
 @contextlib.contextmanager

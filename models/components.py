@@ -6,15 +6,17 @@ repository on a hub (`org/name`), which is then fetched part by part into the hu
 
 import contextlib
 import functools
+import inspect
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from jinja2 import TemplateError
 from torch import nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoTokenizer
 
@@ -25,6 +27,8 @@ from models.weightfiles import check_part
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 PIPELINE, CONFIG = "model_index.json", "config.json"
+PLAIN_WORDS = ("hello", "moon")  # any tokenizer of prompts knows them
+TOKENIZER_AGAIN = "download the tokenizer's files again"
 DECODER_LAYER = re.compile(r"(?:model\.|language_model\.)*layers\.(\d+)\.")
 OTHER_FORMATS = ["*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.onnx", "*.msgpack", "*.h5"]
 
@@ -71,17 +75,75 @@ def load_part(cls: Any, folder: Path, dtype: torch.dtype, leaves_out: Sequence[s
 
 
 def load_tokenizer(path_or_id: str, subfolder: str = "tokenizer") -> Any:
-    """The transformers tokenizer of a part. Raises UserError where the part is missing or its files are no tokenizer's."""
+    """The transformers tokenizer of a part. Raises UserError where the part is missing, its files are no tokenizer's, or a plain word
+    has no token that is its own."""
     folder = part_folder(path_or_id, subfolder, "tokenizer_config.json")
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokens = set(tokenizer(PLAIN_WORDS[0], add_special_tokens=False).input_ids)
     except Exception as error:  # the tokenizers library raises nothing more exact
-        first = str(error).strip().partition("\n")[0]
         raise UserError(
-            f"{folder} holds no tokenizer that can be read: {first}",
-            code="bad_weights",
-            hint="download the tokenizer's files again",
+            f"{folder} holds no tokenizer that can be read: {_first_line(error)}", code="bad_weights", hint=TOKENIZER_AGAIN
         ) from error
+    if tokens <= set(tokenizer.all_special_ids):
+        raise UserError(
+            f"{folder}: this tokenizer knows no words; '{PLAIN_WORDS[0]}' gives it no token but special ones",
+            code="bad_weights",
+            hint=TOKENIZER_AGAIN,
+        )
+    return tokenizer
+
+
+def check_prompts(tokenizer: Any, text_encoder: Any, tokenize: Callable[[str], Any]) -> None:
+    """Try the tokens that an arch makes of a prompt, once, when it is loaded. `tokenize` gives a text's tokens as the arch's prompts are
+    made (`input_ids`, any shape). Raises UserError (`bad_weights`) naming the file, where it fails, where two words give the same
+    tokens, and where the text encoder has embeddings for fewer tokens than there are."""
+    folder = Path(tokenizer.name_or_path)
+    try:
+        one, other = (tokenize(word)["input_ids"] for word in PLAIN_WORDS)
+    except Exception as error:  # a template may raise anything
+        of_template = isinstance(error, TemplateError) or "chat template" in str(error)
+        file = folder / ("chat_template.jinja" if of_template else "tokenizer_config.json")
+        state = "" if file.is_file() else "is missing, and "
+        raise UserError(
+            f"{file} {state}cannot be used to make tokens of a prompt: {_first_line(error)}",
+            code="bad_weights",
+            hint=TOKENIZER_AGAIN,
+        ) from error
+    if torch.equal(torch.as_tensor(one), torch.as_tensor(other)):
+        raise UserError(
+            f"{folder}: all prompts give the same tokens; its chat template leaves the prompt out",
+            code="bad_weights",
+            hint=TOKENIZER_AGAIN,
+        )
+    rows = text_encoder.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise UserError(
+            f"{folder} has {len(tokenizer)} tokens and the text encoder embeddings for only {rows} (vocab_size in its {CONFIG}): they "
+            "are not of one model",
+            code="bad_weights",
+            hint="give the tokenizer and the text encoder of one model",
+        )
+
+
+def load_scheduler(cls: Any, config: Mapping[str, Any], where: Path) -> Any:
+    """diffusers' scheduler of class `cls` from the config that the file `where` holds. Raises UserError (`bad_weights`) where the
+    config is empty, of another class, or has a value of another kind: each would change the noise levels."""
+    of = config.get("_class_name", cls.__name__)
+    known = inspect.signature(cls.__init__).parameters
+    if of != cls.__name__ or not config.keys() & known.keys():
+        said = f"of another scheduler: {of}" if of != cls.__name__ else "a config without settings"
+        raise UserError(
+            f"{where} is {said}; {cls.__name__} is needed", code="bad_weights", hint="download the scheduler's config"
+        )
+    for name in config.keys() & known.keys():
+        kinds = set(re.findall(r"\w+", inspect.formatannotation(known[name].annotation)))
+        number, value = kinds & {"bool", "float", "int"}, config[name]
+        empty = value is None and known[name].default is not None
+        if number and "str" not in kinds and (empty or isinstance(value, str | list | dict)):
+            raise UserError(f"{where}: {name} is {value!r}, where a number or true or false belongs", code="bad_weights")
+    with _config_read(where, cls):
+        return cls.from_config(config)
 
 
 def load_text_encoder(
@@ -178,6 +240,10 @@ def _config_read(folder: Path, cls: Any) -> Iterator[None]:
         yield
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{folder}: cannot be loaded as {cls.__name__}: {error}", code="bad_weights") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _refuse_quantized(config: Mapping[str, Any], folder: Path) -> None:

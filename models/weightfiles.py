@@ -47,6 +47,8 @@ PART_FOLDERS = r"(transformer|unet|vae|text_encoder|tokenizer|scheduler|image_en
 TEXT_PARTS = r"(text_encoder|tokenizer|processor)(_\d+)?"
 WEIGHTS_OF_PART = ("diffusion_pytorch_model.safetensors", "model.safetensors")
 INDEX = ".index.json"  # behind such a name: which file holds which tensor
+VOCABULARY = r"tokenizer\.json|tekken\.json|vocab\.txt|.+\.(model|spm|tiktoken)"  # each is enough for a tokenizer
+WITHOUT_VOCABULARY = r"(ByT5|Canine|Perceiver)Tokenizer(Fast)?"  # their tokens are bytes or characters
 TEXTS_OF_PART = ("merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 JSON_OF_PART = (
     r"((tokenizer|scheduler|generation|preprocessor|processor)_)?config\.json"
@@ -208,10 +210,21 @@ def check_part(folder: Path) -> Path:
             if shard.name not in files:
                 raise _bad(index, f"the index of several files, of which {shard.name} is missing", "download that file")
             check_base_file(shard)
+    if "tokenizer_config.json" in files:
+        _check_vocabulary(folder, files)
     pickles = [path for name, path in files.items() if re.fullmatch(PICKLES_OF_PART, name)]
     if pickles and "config.json" in files and not any(name.endswith(".safetensors") for name in files):
         raise _bad(pickles[0], "a pickle, which can run code", ONLY)
     return folder
+
+
+def _check_vocabulary(folder: Path, files: Mapping[str, Path]) -> None:
+    """Raises UserError for a tokenizer without its vocabulary: the library would make one that gives no tokens for any text."""
+    if any(re.fullmatch(VOCABULARY, name) for name in files) or {"vocab.json", "merges.txt"} <= files.keys():
+        return
+    if not re.fullmatch(WITHOUT_VOCABULARY, str(read_json(files["tokenizer_config.json"]).get("tokenizer_class"))):
+        lacking = "merges.txt" if "vocab.json" in files else "vocab.json" if "merges.txt" in files else "tokenizer.json"
+        raise _bad(folder, f"the folder of a tokenizer whose vocabulary is missing: it has no {lacking}", "download that file")
 
 
 def shards(index: Path) -> list[Path]:

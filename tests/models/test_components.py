@@ -8,13 +8,22 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen3Config, Qwen3ForCausalLM, Qwen3Model
 
-from models.components import keep_conv3d_precise, load_text_encoder, load_tokenizer, part_folder
+from models.components import (
+    check_prompts,
+    keep_conv3d_precise,
+    load_scheduler,
+    load_text_encoder,
+    load_tokenizer,
+    part_folder,
+)
 from models.errors import UserError
+from models.tiny import byte_tokenizer
 
 IDS = torch.arange(12)[None]
 GIB = 2**30
@@ -207,3 +216,71 @@ def test_a_tokenizer_whose_texts_are_another_s_is_refused(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="tokenizer holds no tokenizer that can be read") as refused:
         load_tokenizer(str(tmp_path))
     assert refused.value.code == "bad_weights"
+
+
+def test_a_tokenizer_without_words_is_refused(tmp_path: Path) -> None:
+    """One with a vocabulary of special tokens alone gives no other for any text."""
+    byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    file = tmp_path / "tokenizer/tokenizer.json"
+    about = json.loads(file.read_text())
+    about["model"]["vocab"] = {}
+    file.write_text(json.dumps(about))
+    with pytest.raises(
+        UserError, match="tokenizer: this tokenizer knows no words; 'hello' gives it no token but special"
+    ) as refused:
+        load_tokenizer(str(tmp_path))
+    assert refused.value.code == "bad_weights"
+
+
+TEMPLATE, TOKENS = "chat_template.jinja", "tokenizer_config.json"
+BAD_PROMPTS: dict[str, tuple[dict[str, str | None], int, str]] = {
+    "no template": ({TEMPLATE: None}, 272, rf"{TEMPLATE} is missing, and cannot be used to make tokens of a prompt: Cannot use"),
+    "a template that raises": ({TEMPLATE: "{{ raise_exception('no') }}"}, 272, rf"{TEMPLATE} cannot be used to make .*: no$"),
+    "a damaged template": ({TEMPLATE: "{% for %}"}, 272, rf"{TEMPLATE} cannot be used"),
+    "a template without the prompt": ({TEMPLATE: "hello"}, 272, "all prompts give the same tokens; its chat template leaves"),
+    "no padding": ({TOKENS: "{}"}, 272, rf"{TOKENS} cannot be used to make tokens of a prompt: Asking to pad"),
+    "few embeddings": ({}, 200, "tokenizer has 266 tokens and the text encoder embeddings for only 200"),
+}
+
+
+@pytest.mark.parametrize("files, rows, said", BAD_PROMPTS.values(), ids=list(BAD_PROMPTS))
+def test_files_that_make_no_tokens_of_a_prompt_are_named(
+    files: dict[str, str | None], rows: int, said: str, tmp_path: Path
+) -> None:
+    byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    for name, text in files.items():
+        if text is None:
+            (tmp_path / "tokenizer" / name).unlink()
+        else:
+            (tmp_path / "tokenizer" / name).write_text(text)
+    tokenizer, encoder = load_tokenizer(str(tmp_path)), nn.Module()
+    encoder.get_input_embeddings = lambda: nn.Embedding(rows, 1)  # type: ignore[assignment]
+
+    def tokenize(text: str) -> Any:
+        said = tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False)
+        return tokenizer(said, padding="max_length", max_length=32)
+
+    with pytest.raises(UserError, match=said) as refused:
+        check_prompts(tokenizer, encoder, tokenize)
+    assert refused.value.code == "bad_weights"
+
+
+EULER = {"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 2, "use_dynamic_shifting": False, "shift_terminal": None}
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({}, "scheduler.json is a config without settings; FlowMatchEulerDiscreteScheduler is needed"),
+        ({**EULER, "_class_name": "DDPMScheduler"}, "is of another scheduler: DDPMScheduler; Flow"),
+        ({**EULER, "base_shift": "0.5"}, "scheduler.json: base_shift is '0.5', where a number"),
+        ({**EULER, "shift_terminal": "x"}, "shift_terminal is 'x'"),
+        ({**EULER, "shift": None}, "shift is None"),
+        ({**EULER, "time_shift_type": "x"}, "cannot be loaded as FlowMatchEulerDiscreteScheduler: .*time_shift_type"),
+    ],
+)
+def test_a_config_that_would_change_the_noise_levels_is_refused(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        load_scheduler(FlowMatchEulerDiscreteScheduler, config, Path("scheduler.json"))
+    assert refused.value.code == "bad_weights"
+    assert load_scheduler(FlowMatchEulerDiscreteScheduler, EULER, Path("a")).config.shift == 2

@@ -122,6 +122,16 @@ BAD_PARTS = {
     "web page as config": ("vae", {"config__json": b"<html></html>"}, "config.json is a web page"),
     "config cut short": ("vae", {"config__json": b'{"a": 1'}, "config.json is a damaged JSON text"),
     "tokenizer cut short": ("tokenizer", {"tokenizer__json": LONG[:-2]}, "tokenizer.json is a JSON text that is cut short"),
+    "no vocabulary": (
+        "tokenizer",
+        {"tokenizer_config__json": b"{}"},
+        "vocabulary is missing: it has no tokenizer.json; download",
+    ),
+    "half a vocabulary": (
+        "tokenizer_2",
+        {"tokenizer_config__json": b"{}", "vocab__json": b"{}"},
+        "tokenizer_2 is the folder of a tokenizer whose vocabulary is missing: it has no merges.txt; download that file",
+    ),
     "weights as config": ("vae", {"config__json": GOOD}, "config.json is a safetensors file; name the file that is meant"),
     "adapter as weights": (
         "transformer",
@@ -163,6 +173,8 @@ def test_what_no_load_reads_refuses_nothing(tmp_path: Path) -> None:
     part(tmp_path / "transformer", config__json=b"{}", x__safetensors__index__json=index, **shards, old__bin=POINTER)
     part(tmp_path / "text_encoder", config__json=b"{}", model__safetensors=GOOD, model__fp16__safetensors=POINTER)
     part(tmp_path / "tokenizer", tokenizer__json=LONG, merges__txt=b"#version: 0.2\n", modules__json=b"[]")
+    part(tmp_path / "tokenizer_2", tokenizer_config__json=b'{"tokenizer_class": "ByT5Tokenizer"}')
+    part(tmp_path / "tokenizer_3", tokenizer_config__json=b"{}", spiece__model=b"sentences")
     part(tmp_path / "vae", diffusion_pytorch_model__safetensors=POINTER)
     part(tmp_path / "safety_checker", model__safetensors=POINTER)
     weightfiles.check_base_folder(tmp_path, weightfiles.TEXT_PARTS)

@@ -88,6 +88,9 @@ def test_scales_are_multiplied_in(base: str, rows: bool, changed: Any) -> None:
     assert checked == {"klein": 8, "klein_text": 7 * 28 + 1, "klein_file": 37}[base]
 
 
+ONES_IN_8_BITS = torch.ones(2, 4).to(EIGHT)
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +129,16 @@ def test_an_arch_names_what_it_leaves_out(tmp_path: Path) -> None:
         ({"layer.weight_scale": torch.ones(2, dtype=torch.uint8)}, r"\(U8, 2\) is not a scale that can be read"),
         ({"layer.weight_scale": torch.ones(1), "layer.scale_weight": torch.ones(1)}, "is not a scale that can be read"),
         ({"layer.weight": torch.ones(2, 4, dtype=torch.int8)}, r"layer\.weight is stored as I8, a quantized format"),
-        ({"layer.weight_scale_inv": torch.ones(1)}, r"1 key too many: layer\.weight_scale_inv"),
+        (
+            {"layer.weight_scale_inv": torch.ones(1)},
+            r"layer\.weight_scale_inv: weights in 8 bits .* \(weight_scale_inv\) are not read",
+        ),
+        ({"layer.weight.scale_inv": torch.ones(1)}, r"in this layout \(scale_inv\) are not read"),
+        (
+            {"layer.weight_scale": torch.ones(1), "layer.weight": ONES_IN_8_BITS, "other.weight": ONES_IN_8_BITS.clone()},
+            r"weights in 8 bits without the scales that this file has, .*: other\.weight$",
+        ),
+        ({"scaled_fp8": torch.zeros(2).to(EIGHT), "layer.weight": ONES_IN_8_BITS}, r"or says that it has: layer\.weight$"),
         ({"other.weight_scale": torch.ones(1)}, r"1 key too many: other\.weight_scale"),
     ],
 )

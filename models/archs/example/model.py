@@ -17,7 +17,7 @@ from models.archs.example.pipeline import ExamplePipeline
 from models.base import BaseModel
 from models.base_weights import load_module, open_weights
 from models.batch import Batch, GenerateImageConfig
-from models.components import load_part, load_text_encoder, load_tokenizer, part_folder
+from models.components import check_prompts, load_part, load_text_encoder, load_tokenizer, part_folder
 from models.prompt_embeds import AdvancedPromptEmbeds, pad_prompt_embeds
 from models.weightfiles import read_header, saved_config
 from models.weights import json_metadata, save_tensors
@@ -44,6 +44,7 @@ class ExampleModel(BaseModel):
         encoder = str(self.model_config.te_name_or_path or base)
         self.tokenizer = load_tokenizer(encoder)
         self.text_encoder = load_text_encoder(encoder, "text_encoder", Qwen3Model, self.te_torch_dtype).to(self.te_device_torch)
+        check_prompts(self.tokenizer, self.text_encoder, self._tokens)
         vae = part_folder(str(self.model_config.vae_path or base), "vae")
         self.vae = load_part(AutoencoderKL, vae, self.vae_torch_dtype).to(self.vae_device_torch)
 
@@ -57,14 +58,16 @@ class ExampleModel(BaseModel):
         too long (`truncation`, `max_length`): there plans and runs see it and name it."""
         embeds = []
         for text in prompt:
-            # An empty text would give no tokens at all; a space gives one, and stands for "no caption".
-            tokens = self.tokenizer(
-                text or " ", return_tensors="pt", truncation=True, max_length=self.model_config.model_kwargs.max_text_length
-            )
-            tokens = tokens.to(self.te_device_torch)
+            tokens = self._tokens(text).to(self.te_device_torch)
             hidden = self.text_encoder(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask).last_hidden_state
             embeds.append(hidden[0].to(self.torch_dtype))
         return AdvancedPromptEmbeds(text_embeds=embeds)
+
+    def _tokens(self, text: str) -> Any:
+        # An empty text would give no tokens at all; a space gives one, and stands for "no caption".
+        return self.tokenizer(
+            text or " ", return_tensors="pt", truncation=True, max_length=self.model_config.model_kwargs.max_text_length
+        )
 
     @property
     def text_embedding_space_version(self) -> str:

@@ -20,7 +20,15 @@ from models.archs.flux2_klein.tiny import write_tiny as write_tiny
 from models.base import BaseModel
 from models.base_weights import load_module, open_weights
 from models.batch import Batch, GenerateImageConfig
-from models.components import load_part, load_text_encoder, load_tokenizer, part_folder, pipeline_index
+from models.components import (
+    check_prompts,
+    load_part,
+    load_scheduler,
+    load_text_encoder,
+    load_tokenizer,
+    part_folder,
+    pipeline_index,
+)
 from models.data.pictures import open_picture
 from models.errors import UserError
 from models.flow import NUM_TIMESTEPS
@@ -32,6 +40,7 @@ from models.weightfiles import read_header, read_json, saved_config
 from models.weights import json_metadata, save_tensors
 
 PIXELS_PER_LATENT = 16
+SCHEDULER = "scheduler_config.json"
 TINY_OPTIONS = {"max_text_length": 64}  # every caption is padded to this length, which is most of a tiny model's work
 TEXT_LAYERS = (9, 18, 27)  # outputs of these decoder layers, side by side, are a token's features
 NUM_TEXT_LAYERS = 28  # one more than is read, for the last layer's output carries the final norm
@@ -69,7 +78,8 @@ class Flux2KleinModel(BaseModel):
             )
         self.model, about = load_file(Path(where), self.torch_dtype) if from_file else self._load_folder(where)
         self.model.to(self.load_device_torch)
-        self.noise_scheduler = FlowMatchEulerDiscreteScheduler.from_config(about["scheduler"])
+        at = Path(where) if from_file else part_folder(where, "scheduler", SCHEDULER) / SCHEDULER
+        self.noise_scheduler = load_scheduler(FlowMatchEulerDiscreteScheduler, about["scheduler"], at)
         self.is_distilled = about["is_distilled"]
         self.vae = load_part(AutoencoderKLFlux2, part_folder(str(vae), "vae"), self.vae_torch_dtype).to(self.vae_device_torch)
         self.tokenizer = load_tokenizer(str(encoder))
@@ -77,10 +87,11 @@ class Flux2KleinModel(BaseModel):
             str(encoder), "text_encoder", Qwen3Model, self.te_torch_dtype, num_layers=NUM_TEXT_LAYERS
         ).to(self.te_device_torch)
         check_fit(self.model, self.vae, self.text_encoder)
+        check_prompts(self.tokenizer, self.text_encoder, self._tokens)
 
     def _load_folder(self, where: str) -> tuple[Any, dict[str, Any]]:
         index = read_json(pipeline_index(where))
-        scheduler = part_folder(where, "scheduler", "scheduler_config.json") / "scheduler_config.json"
+        scheduler = part_folder(where, "scheduler", SCHEDULER) / SCHEDULER
         model = load_part(Flux2Transformer2DModel, part_folder(where, "transformer"), self.torch_dtype)
         return model, {
             "scheduler": read_json(scheduler),
@@ -109,18 +120,19 @@ class Flux2KleinModel(BaseModel):
     def get_prompt_embeds(self, prompt: list[str], control_images: Any = None) -> AdvancedPromptEmbeds:
         """(max_text_length, 3 x the encoder's width) per prompt: the prompt as a user's message, padded, and three layers' outputs side
         by side. The encoder masks the padding; its outputs there are features like any other. Longer prompts are cut."""
-        length = self.model_config.model_kwargs.max_text_length
         embeds = []
         for text in prompt:
-            said = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True, enable_thinking=False
-            )
-            tokens = self.tokenizer(said, return_tensors="pt", padding="max_length", truncation=True, max_length=length)
-            hidden = self.text_encoder(
-                **tokens.to(self.te_device_torch), output_hidden_states=True, use_cache=False
-            ).hidden_states
+            tokens = self._tokens(text).to(self.te_device_torch)
+            hidden = self.text_encoder(**tokens, output_hidden_states=True, use_cache=False).hidden_states
             embeds.append(torch.cat([hidden[layer][0] for layer in TEXT_LAYERS], dim=-1))
         return AdvancedPromptEmbeds(text_embeds=embeds)
+
+    def _tokens(self, text: str) -> Any:
+        length = self.model_config.model_kwargs.max_text_length
+        said = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True, enable_thinking=False
+        )
+        return self.tokenizer(said, return_tensors="pt", padding="max_length", truncation=True, max_length=length)
 
     @property
     def text_embedding_space_version(self) -> str:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from models.base import BaseModel
 from models.base_weights import load_module, open_weights
 from models.batch import GenerateImageConfig
-from models.components import load_text_encoder, load_tokenizer, part_folder
+from models.components import check_prompts, load_text_encoder, load_tokenizer, part_folder
 from models.errors import UserError
 from models.prompt_embeds import AdvancedPromptEmbeds
 from models.samplers import FLOW_SAMPLERS, flow_timesteps
@@ -55,6 +55,7 @@ class PocketModel(BaseModel):
         precise = self.te_torch_dtype if getattr(self.model_config, "te_dtype", None) else torch.float32  # it is small
         self.text_encoder = load_text_encoder(str(encoder), "text_encoder", None, precise, may_lack=POOLER)
         self.text_encoder.to(self.device_torch)
+        check_prompts(self.tokenizer, self.text_encoder, self._tokens)
 
     def get_bucket_divisibility(self) -> int:
         return MULTIPLE
@@ -71,10 +72,12 @@ class PocketModel(BaseModel):
         not depend on its neighbours' lengths."""
         tokens = []
         for text in prompt:
-            inputs = self.tokenizer(text, return_tensors="pt", truncation=True, max_length=256).to(self.device_torch)
-            mean = self.text_encoder(**inputs).last_hidden_state.mean(dim=1)
+            mean = self.text_encoder(**self._tokens(text).to(self.device_torch)).last_hidden_state.mean(dim=1)
             tokens.append(F.normalize(mean, dim=-1) * TEXT_FEATURES**0.5)
         return AdvancedPromptEmbeds(text_embeds=tokens)
+
+    def _tokens(self, text: str) -> Any:
+        return self.tokenizer(text, return_tensors="pt", truncation=True, max_length=256)
 
     @property
     def text_embedding_space_version(self) -> str:

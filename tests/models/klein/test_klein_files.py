@@ -107,6 +107,14 @@ def test_parts_that_do_not_fit_are_named(tiny: Path, tmp_path: Path) -> None:
         load(changed("transformer", joint_attention_dim=50))
     with pytest.raises(UserError, match="text_encoder has 12 layers; the model needs the first 28"):
         load(changed("text_encoder", num_hidden_layers=12, layer_types=["full_attention"] * 12))
+    for file, text, said in (
+        ("tokenizer/chat_template.jinja", "", "chat template leaves the prompt out"),
+        ("scheduler/scheduler_config.json", "{}", r"scheduler_config\.json is a config without settings"),
+    ):
+        folder = changed("vae")
+        (folder / file).write_text(text)
+        with pytest.raises(UserError, match=said):
+            load(folder)
     with pytest.raises(UserError, match=r"is no pipeline's folder: it has no model_index\.json"):
         load(tiny / "transformer")
     with pytest.raises(UserError, match=r"diffusion_pytorch_model\.safetensors is .* no config with transformer, scheduler"):
