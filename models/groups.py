@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from models import memory
-from models.batch import Clip, GenerateImageConfig, Made
+from models.batch import Audio, Clip, GenerateImageConfig, Made
+from models.precise import NotFinite, checked_sampling, not_finite
 from models.prompt_embeds import concat_prompt_embeds
 
 
@@ -43,11 +44,11 @@ def make(
     """The pictures of one group: in one pass if the model offers that, else one after the other.
 
     Each one's noise comes from its own seed; the global generators are neither read nor changed. A training adapter acts, with its
-    sign turned, only here.
+    sign turned, only here. Raises NotFinite, naming the part, where predictions, latents, pixels or a sound are not finite.
     """
     given = [tuple(part if part is None else part.to(model.device_torch) for part in embeds(config)) for config in configs]
     seeded = [torch.Generator("cpu").manual_seed(config.seed) for config in configs]
-    with own_generators(model.device_torch), torch.no_grad(), memory.tiled_vae(model):
+    with own_generators(model.device_torch), torch.no_grad(), memory.tiled_vae(model), checked_sampling(model):
         if model.assistant_lora is not None:
             model.assistant_lora.multiplier = -1.0
         try:
@@ -64,6 +65,10 @@ def make(
         finally:
             if model.assistant_lora is not None:
                 model.assistant_lora.multiplier = 0.0
+    for each in made:
+        sound = each.get("audio") if isinstance(each, dict) else each.audio if isinstance(each, Clip) else each
+        if not_finite(sound.waveform if isinstance(sound, Audio) else sound if isinstance(sound, torch.Tensor) else None):
+            raise NotFinite("the sound after decoding is not finite (NaN or infinite)")
     return [Clip(each, config.fps) if isinstance(each, list) else each for each, config in zip(made, configs, strict=True)]
 
 

@@ -1,9 +1,12 @@
-"""Encoders in half precision overflow on some pictures and texts: what comes out not finite is made again in fp32, or refused.
+"""Encoders and decoders in half precision overflow on some inputs: results that are not finite are made again in fp32, or refused.
 
-Latents with a single NaN spoil every step that uses them, so they are looked at before anyone keeps them.
+Latents with a single NaN spoil every step that uses them, so they are looked at before anyone keeps them; and a picture with NaN
+becomes black when it is rounded to 256 levels, so predictions, latents and pixels are looked at before that.
 """
 
 import contextlib
+import functools
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -67,6 +70,67 @@ def not_finite(made: Any) -> list[str]:
 
 
 @contextlib.contextmanager
+def checked_sampling(model: Any) -> Iterator[None]:
+    """Inside, the denoiser's predictions, the latents that are decoded and the pixels that come of them are looked at, whichever pipeline
+    calls. A VAE in half precision that overflows decodes again in fp32. Raises NotFinite, naming the part."""
+    denoisers = {id(part): part for part in (model.model, model.get_model_to_train()) if isinstance(part, nn.Module)}
+    passes = itertools.count(1)
+
+    def check_prediction(_: Any, __: Any, output: Any) -> None:
+        number = next(passes)
+        if not_finite(output):
+            raise NotFinite(f"the values that the model predicts in pass {number} of sampling {_of_weights(model)}")
+
+    def check_latents(latents: Any) -> None:
+        if not_finite(latents):
+            raise NotFinite(f"the latents after sampling {_of_weights(model)}")
+
+    def decode_latents(decode: Callable[..., Any], latents: Any, *args: Any, **kwargs: Any) -> Any:
+        check_latents(latents)
+        pixels = decode(latents, *args, **kwargs)
+        if bad := not_finite(pixels):
+            raise NotFinite(f"the pixels after decoding are not finite (NaN or infinite: {', '.join(bad)})")
+        return pixels
+
+    def vae_decode(decode: Callable[..., Any], latents: Any, *args: Any, **kwargs: Any) -> Any:
+        check_latents(latents)
+        own = next((tensor.dtype for tensor in _weights([model.vae])), latents.dtype)
+
+        def make() -> Any:
+            now = next((tensor.dtype for tensor in _weights([model.vae])), own)
+            return decode(latents if now == own else latents.to(now), *args, **kwargs)
+
+        return finite(model, "latents", make, "the pixels that the VAE decoded")
+
+    with contextlib.ExitStack() as inside:
+        for denoiser in denoisers.values():
+            inside.callback(denoiser.register_forward_hook(check_prediction).remove)
+        inside.enter_context(_replaced(model, "decode_latents", decode_latents))
+        if callable(getattr(model.vae, "decode", None)):
+            inside.enter_context(_replaced(model.vae, "decode", vae_decode))
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, call: Callable[..., Any]) -> Iterator[None]:
+    """Inside, `owner.name(...)` is `call(the method, ...)`."""
+    before, own = getattr(owner, name), name in vars(owner)
+    setattr(owner, name, functools.partial(call, before))
+    try:
+        yield
+    finally:
+        if own:
+            setattr(owner, name, before)
+        else:
+            delattr(owner, name)
+
+
+def _of_weights(model: Any) -> str:
+    narrow = "; fp16 may be too narrow for this model: try bf16 or fp32" if model.torch_dtype == torch.float16 else ""
+    return f"are not finite (NaN or infinite): the weights of the model or of an adapter are damaged or too large{narrow}"
+
+
+@contextlib.contextmanager
 def in_fp32(encoders: Sequence[Any]) -> Iterator[None]:
     """Inside, the encoders' weights and buffers are in fp32; afterwards they are what they were, bit for bit."""
     changed = [(tensor, tensor.dtype) for tensor in _weights(encoders) if tensor.dtype != torch.float32]
@@ -124,10 +188,10 @@ def _fixed(encoders: Sequence[Any]) -> str:
 
 
 def _like(again: Any, first: Any) -> Any:
-    """`again` in the dtypes of `first`, where it is a mapping of tensors or one tensor."""
+    """`again` in the dtypes of `first`, where it is a plain dict of tensors or one tensor."""
     if isinstance(again, torch.Tensor):
         return again.to(first.dtype)
-    if isinstance(again, dict):
+    if type(again) is dict:
         return {key: _like(value, first[key]) for key, value in again.items()}
     return again
 

@@ -56,6 +56,7 @@ JSON_OF_PART = (
 )
 PICKLES_OF_PART = r"(pytorch_model|diffusion_pytorch_model)(-\d+-of-\d+)?\.(bin|pt|pth|ckpt)"
 PIPELINE = "model_index.json"
+PEFT_WEIGHTS, PEFT_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # of PEFT's folders
 PART_MARKERS = ("config.json", "tokenizer_config.json")
 
 
@@ -240,6 +241,8 @@ def check_adapter_file(path: Path) -> Header:
     """The header of an adapter's file. Raises UserError: `bad_weights` as `read_header` does, and `bad_adapter`, with keys as they stand
     in the file, for whole weights, for kinds of adapters that are not read here, for parts of a text encoder, and for a layer that is
     named twice."""
+    if (path / PEFT_WEIGHTS).is_file():
+        raise _bad(path, "a folder that PEFT saved", f"name the {PEFT_WEIGHTS} in it")
     header = read_header(path)
     check_keys(path, header.shapes)
     return header

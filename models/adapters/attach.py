@@ -27,17 +27,19 @@ Device = torch.device | str | None
 @dataclass(frozen=True)
 class Applied:
     """What was made of an adapter file: all of the `in_file` layers that it names, or it would have been refused, beside `layers` of the
-    `of_model` layers that an adapter could stand beside (a layer that is fused in the file is several here)."""
+    `of_model` layers that an adapter could stand beside (a layer that is fused in the file is several here). `alphas` says where alphas
+    come from that stand outside the tensors."""
 
     file: str
     in_file: int
     layers: int
     of_model: int
+    alphas: str = ""
 
     def __str__(self) -> str:
-        return (
-            f"applied {self.in_file} of {self.in_file} layers of {self.file}: {self.layers} of the model's {self.of_model} layers"
-        )
+        counts = f"applied {self.in_file} of {self.in_file} layers of {self.file}"
+        more = f"; {self.alphas}" if self.alphas else ""
+        return f"{counts}: {self.layers} of the model's {self.of_model} layers{more}"
 
 
 class AdapterNetwork(nn.Module):

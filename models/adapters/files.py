@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from models.adapterkeys import stripped
+from models.adapters.alphas import add_outside_alphas
 from models.adapters.attach import AdapterNetwork, Applied, merge_into_base, new_network, trainable_layers
 from models.adapters.load import Name, load_into, network_from_state
 from models.errors import UserError
@@ -76,9 +77,9 @@ def network_for(model: Any, network: Any, alpha_is_rank: bool = False, start: Pa
         device=model.device_torch,
     )
     if start is not None:
-        with reading(model, start) as (state, name, num_layers):
+        with reading(model, start) as (state, name, num_layers, alphas):
             load_into(made, root, state, name)
-            made.applied = Applied(start.name, num_layers, len(made.pairs), len(trainable_layers(root)))
+            made.applied = Applied(start.name, num_layers, len(made.pairs), len(trainable_layers(root)), alphas)
     return made
 
 
@@ -86,9 +87,9 @@ def put_on(model: Any, path: Path, device: Any = None) -> AdapterNetwork:
     """The adapter of a file on the model's denoiser, as it was trained; `applied` says on how many layers. Raises UserError, naming the
     file and its keys, if it does not fit."""
     root = model.get_model_to_train()
-    with reading(model, path) as (state, name, num_layers):
+    with reading(model, path) as (state, name, num_layers, alphas):
         network = network_from_state(root, state, device or model.device_torch, name)
-        network.applied = Applied(path.name, num_layers, len(network.pairs), len(trainable_layers(root)))
+        network.applied = Applied(path.name, num_layers, len(network.pairs), len(trainable_layers(root)), alphas)
         return network
 
 
@@ -98,23 +99,30 @@ def check(model: Any, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def reading(model: Any, path: Path) -> Iterator[tuple[Mapping[str, torch.Tensor], Name, int]]:
-    """Inside, an adapter file's tensors under our keys, a function that gives for one of these the key in the file, and how many layers
-    the file names. A UserError that is raised inside names the file. Raises UserError for numbers that are not finite."""
+def reading(model: Any, path: Path) -> Iterator[tuple[Mapping[str, torch.Tensor], Name, int, str]]:
+    """Inside, an adapter file's tensors under our keys, 8-bit floats as fp32; a function that gives for one of these the key in the file;
+    how many layers the file names; and words on alphas from outside its tensors. A UserError that is raised inside names the file.
+    Raises UserError for numbers that are not finite."""
     try:
-        given = model.load_lora(str(path))
+        given, alphas = add_outside_alphas(path, model.load_lora(str(path)))
+        given = {key: _without_8_bits(tensor) for key, tensor in given.items()}
         check_numbers(given)
         layers = _by_layer(given)
-        yield model.convert_lora_weights_before_load(given), lambda key: _key_in_file(model, layers, key), len(layers)
+        yield model.convert_lora_weights_before_load(given), lambda key: _key_in_file(model, layers, key), len(layers), alphas
     except UserError as error:
         if str(path) in error.message:
             raise
         raise UserError(f"{path}: {error.message}", code=error.code, hint=error.hint) from None
 
 
+def _without_8_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """torch has no arithmetic for 8-bit floats; each of their values is one of fp32."""
+    return tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
+
+
 def check_numbers(state: Mapping[str, torch.Tensor]) -> None:
-    """Raises UserError, naming a key, for tensors with values that are NaN or infinite, without values, or of a form that no adapter has.
-    An infinite alpha of a LoKr whose factors are whole means nothing and is let pass, as its readers do."""
+    """Raises UserError, naming a key, for tensors with values that are NaN or infinite, without values, or of a form that no adapter has,
+    and for an alpha of 0 or below. The alpha of a LoKr whose factors are whole means nothing and is let pass, as its readers do."""
     bad = {}
     for key, tensor in state.items():
         path, _, part = key.rpartition(".")
@@ -125,6 +133,9 @@ def check_numbers(state: Mapping[str, torch.Tensor]) -> None:
         unused = part == "alpha" and {f"{path}.lokr_w1", f"{path}.lokr_w2"} <= set(state)
         if type(tensor) is torch.Tensor and not unused and (count := int((~tensor.float().isfinite()).sum())):
             bad[key] = f"{count} of {tensor.numel()}"
+        elif type(tensor) is torch.Tensor and part == "alpha" and not unused and float(tensor) <= 0:
+            why = "and the layer would change nothing" if float(tensor) == 0 else "and the layer would undo what was trained"
+            raise UserError(f"the adapter's '{key}' is {float(tensor):g}, {why}; it has to be above 0", code="bad_adapter")
     if bad:
         key = next(iter(bad))
         more = f", and {len(bad) - 1} more of its {len(state)} tensors have such" if len(bad) > 1 else ""
