@@ -17,6 +17,7 @@ from PIL import Image
 
 from models.archs.flux2_klein.model import Flux2KleinModel
 from models.batch import Batch, GenerateImageConfig
+from models.precise import NotFinite
 from models.prompt_embeds import AdvancedPromptEmbeds
 from tests.models.klein.tiny_klein import LENGTH, PROMPTS, embeds_of, load, unit
 
@@ -230,3 +231,43 @@ def test_previews_made_together_are_those_made_alone(klein: Any) -> None:
             klein, prompt=config.prompt, width=config.width, height=config.height, seed=config.seed, guidance_scale=4.0
         )
         assert apart(together, alone) <= 1  # a batch of three sums in another order: a few values of thousands differ by a level
+
+
+WEIGHTS = "are not finite (NaN or infinite): the weights of the model or of an adapter are damaged or too large"
+SPOILT = {
+    "denoiser": (lambda model: model.model.proj_out, f"the values that the model predicts in pass 1 of sampling {WEIGHTS}"),
+    "VAE": (lambda model: model.vae.decoder, "the pixels that the VAE decoded are not finite (NaN or infinite: sample)"),
+}
+
+
+@pytest.mark.parametrize("part, said", SPOILT.values(), ids=list(SPOILT))
+def test_a_picture_that_would_hold_nan_is_refused_and_the_part_named(tiny: Path, part: Any, said: str) -> None:
+    model = load(tiny)
+    with torch.no_grad():
+        next(part(model).parameters()).fill_(torch.nan)
+    for _ in range(2):
+        with pytest.raises(NotFinite) as refused:
+            preview(model)
+        assert refused.value.message == said
+    assert "decode" not in vars(model.vae) and "decode_latents" not in vars(model)  # what was looked through is as before
+
+
+def test_a_vae_in_fp16_that_overflows_decodes_again_in_fp32(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = load(tiny)
+    expected = preview(model)
+    model.vae.half()
+    decode = model.vae.decode
+    half = {"seen": 0}
+
+    def narrow(latents: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        made = decode(latents, *args, **kwargs)
+        if latents.dtype == torch.float16:
+            half["seen"] += 1
+            made.sample = made.sample * torch.inf
+        return made
+
+    model.vae.decode = narrow
+    assert apart(preview(model), expected) <= 2  # the weights were rounded to fp16
+    assert half["seen"] == 1
+    assert "the pixels that the VAE decoded were not finite in float16, and are made again in fp32" in caplog.text
+    assert model.vae.dtype == torch.float16 and model.vae.decode is narrow

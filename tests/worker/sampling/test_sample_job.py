@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from models.archs.pocket.model import PocketModel
+from models.errors import UserError
 from worker import tiny
 from worker.report import Stop
 
@@ -141,3 +143,17 @@ def test_an_adapter_of_another_model_is_refused_by_its_key(sample_job, run_here,
     save_tensors({"diffusion_model.blocks.9.lora_A.weight": torch.ones(2, 2)}, models / "foreign.safetensors")
     with pytest.raises(UserError, match=r"blocks\.9\.lora_A\.weight' fits no layer"):
         run_here(sample_job(adapters=[{"path": "foreign.safetensors"}]))
+
+
+def test_latents_with_nan_fail_the_job_with_the_cause_and_no_black_picture(sample_job, scripted, run_here, monkeypatch) -> None:
+    predict = PocketModel.get_noise_prediction
+    monkeypatch.setattr(PocketModel, "get_noise_prediction", lambda *args, **kwargs: predict(*args, **kwargs) * float("nan"))
+    reporter = scripted()
+    with pytest.raises(UserError) as failed:
+        run_here(sample_job(samples=[{"prompt": "a"}], sample={"sample_steps": 1}), reporter)
+    assert failed.value.code == "pictures_failed"
+    assert failed.value.message == (
+        "1 of 1 pictures could not be made: number 1: the latents after sampling are not finite (NaN or infinite): "
+        "the weights of the model or of an adapter are damaged or too large"
+    )
+    assert made(reporter.workdir) == []
