@@ -21,6 +21,7 @@ from models.spec import KINDS, ModelSpec
 from worker.extensions.packages import LIST_NAME, Package, digest, entries
 
 FALLBACK_MULTIPLE = 16  # pixels, for a class that does not say
+KIND_OF: dict[str, Any] = {"image": "t2i", "video": "t2v", "audio": "audio"}
 PREVIEW_PIXELS, TRAINING_PIXELS = 1024, 512  # sides of the default sizes, brought to the multiple
 
 
@@ -150,7 +151,8 @@ def card_of(cls: Any) -> Arch:
     if uses(cls, "ctrl_img") and not able & {"edit", "i2v"}:  # of a video model it is the first frame
         able |= {"i2v" if "video" in able else "edit"}
     able |= {"schedule"} if _may_have_a_schedule(cls, reads) else set()
-    audio = bool(getattr(model, "is_audio_model", False))
+    sounds = bool(getattr(model, "is_audio_model", False))  # sounds only: clips with sound are video
+    modality: Any = "audio" if sounds else "video" if "video" in able else "image"
     multiple = _multiple(cls, model)
     side = max(PREVIEW_PIXELS // multiple * multiple, multiple)
     resolution = max(TRAINING_PIXELS // multiple * multiple, multiple)
@@ -158,8 +160,8 @@ def card_of(cls: Any) -> Arch:
         name=name,
         label=name,
         description=f"{cls.__name__}, from a folder elsewhere.",
-        kind="audio" if audio else "t2i",
-        modality="audio" if audio else "image",
+        kind=KIND_OF[modality],
+        modality=modality,
         capabilities=tuple(word for word in get_args(Capability) if word in able),
         code=f"{cls.__module__}:{cls.__qualname__}",
         options=FreeOptions,

@@ -97,6 +97,28 @@ READS: list[tuple[str, set[str]]] = [
 ]
 
 
+CONTENTS: list[
+    tuple[str, str, tuple[str, str]]
+] = [  # (what the constructor sets, what the code reads, the card's kind and modality)
+    ("", "return gen_config.prompt", ("t2i", "image")),
+    ("", "return open(gen_config.ctrl_img)", ("t2i", "image")),
+    ("", "return gen_config.num_frames", ("t2v", "video")),
+    ("", "return gen_config.num_frames, batch.dataset_config.do_i2v, batch.dataset_config.do_audio", ("t2v", "video")),
+    ("; self.is_audio_model = True", "return batch.dataset_config.do_audio", ("audio", "audio")),
+]
+
+
+@pytest.mark.parametrize(("flag", "body", "contents"), CONTENTS)
+def test_a_derived_card_says_whether_a_class_makes_pictures_clips_or_sounds(
+    flag: str, body: str, contents: tuple[str, str]
+) -> None:
+    source = THEIRS.replace("self.is_flow_matching = True", f"self.is_flow_matching = True{flag}")
+    with toolkit.installed():
+        exec(f"{source}\n    def reading(self, batch, gen_config):\n        {body}\n", made := {"__name__": "theirs"})
+    card = foreign.card_of(made["TinyModel"])
+    assert (card.kind, card.modality) == contents
+
+
 @pytest.mark.parametrize(("body", "capabilities"), READS)
 def test_what_a_class_reads_opens_the_keys_of_a_job_and_what_it_refuses_does_not(body: str, capabilities: set[str]) -> None:
     source = THEIRS + f"\n    def reading(self, batch, gen_config):\n        {body}\n"
