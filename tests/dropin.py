@@ -1,8 +1,8 @@
 """`python -m tests.dropin PATH`: how much of an ai-toolkit checkout runs here as it is.
 
 For every architecture folder under PATH/extensions_built_in/diffusion_models it prints how far it came: imported, listed (with a card and
-job schemas), built from tiny random weights, trained 5 steps, and the reason where it did not. Nothing is downloaded; folders
-without a recipe in tests/dropin_tiny.py are only imported and listed. Each folder is copied into a package of its own, which
+job schemas), built from tiny random weights, trained 5 steps, saved, previewed, and the reason where it did not. Nothing is downloaded;
+folders without a recipe in tests/dropin_tiny.py are only imported and listed. Each folder is copied into a package of its own, which
 registers its classes with a one-line AI_TOOLKIT_MODELS list. A name that Safelight has itself gets `.theirs` behind it in that copy.
 """
 
@@ -29,7 +29,7 @@ STEPS = 5
 SUFFIX = ".theirs"
 HOME = Path("extensions_built_in/diffusion_models")
 LONGEST_SECONDS = 600
-STAGES = ("imported", "listed", "built", "trained")
+STAGES = ("imported", "listed", "built", "trained", "saved", "previewed")
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Result:
     reason: str = ""
 
     def line(self) -> str:
-        done = "  ".join(f"{stage if self.stages[stage] else '-':8}" for stage in STAGES)
+        done = "  ".join(f"{stage if self.stages[stage] else '-':9}" for stage in STAGES)
         return f"{self.folder:16} {done}  {', '.join(self.archs)}{'  | ' + self.reason if self.reason else ''}"
 
 
@@ -90,6 +90,7 @@ def check(folder: Path, where: Path) -> Result:
     result = Result(folder.name)
     env = {**os.environ, "SAFELIGHT_HOME": str(where / "home"), "SAFELIGHT_DATA_ROOTS": str(where), "HF_HUB_OFFLINE": "1"}
     env |= {"SAFELIGHT_EXTENSIONS": str(package_for(folder, where)), "SAFELIGHT_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    env |= {"HF_HOME": str(where / "hub"), "HF_HUB_CACHE": str(where / "hub" / "hub")}
     code, text = _run([sys.executable, "-m", "worker.extensions.discover"], env)
     rows = json.loads(_run([sys.executable, "-m", "tests.dropin", "--rows"], env)[1] or "[]")
     broken = [f"{row['name']}: {row['broken']}" for row in rows if row["broken"]]
@@ -109,13 +110,18 @@ def check(folder: Path, where: Path) -> Result:
     if code:
         result.reason = f"tiny weights: {text.strip().splitlines()[-1]}"
         return result
-    job = job_for(arch, weights, where, recipe.options(weights))
-    job["train"]["disable_sampling"] = not recipe.previews
+    job = job_for(arch, weights / recipe.file, where, recipe.options(weights))
+    if recipe.control:
+        job["datasets"][0]["control_path"] = str(where / "data")
+        job["sample"]["samples"][0]["ctrl_img"] = str(where / "data" / "0.png")
     (where / "job.json").write_text(json.dumps(job))
-    code, text = _run([sys.executable, "-m", "worker.run", str(where / "job.json"), str(where / "run")], env)
+    command = [sys.executable, "-m", "tests.dropin_tiny", arch, str(weights), str(where / "job.json"), str(where / "run")]
+    code, text = _run(command, env)
     result.stages["built"] = "caching" in text
-    result.stages["trained"] = code == 0 and any((where / "run").rglob("*.safetensors"))
-    if not result.stages["trained"]:
+    result.stages["trained"] = code == 0
+    result.stages["saved"] = any(path.name.startswith(arch) for path in (where / "run").rglob("*.safetensors"))
+    result.stages["previewed"] = any((where / "run" / "samples").glob("*.*"))
+    if not all(result.stages.values()):
         lines = text.strip().splitlines()
         frames = [line.strip() for line in lines if re.match(r"\s+File ", line)]
         result.reason = f"{lines[-1]} ({frames[-1]})" if frames else lines[-1]

@@ -1,4 +1,5 @@
-"""`python -m tests.dropin_tiny ARCH FOLDER`: tiny random weights in the layout that an ai-toolkit architecture loads.
+"""`python -m tests.dropin_tiny ARCH FOLDER`: tiny random weights in the layout that an ai-toolkit architecture loads; with JOB and RUN
+behind them, that job instead, with the same sizes.
 
 Run inside tests.dropin, whose SAFELIGHT_EXTENSIONS names the package; a recipe builds the folder's own network classes where it has some.
 """
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from tests import dropin_fixed as fixed
 from tests import dropin_more as more
 from tests.dropin_parts import TEXT_WIDTH, WORDS, qwen3, qwen25_vl, qwen_vae, t5_tokenizer
 
@@ -17,11 +19,14 @@ from tests.dropin_parts import TEXT_WIDTH, WORDS, qwen3, qwen25_vl, qwen_vae, t5
 @dataclass(frozen=True)
 class Recipe:
     """`write(folder, module)` makes the weights, `module` being the one that the class is in; `options(folder)` are the model_kwargs.
-    `previews` is off for a model that cannot make any without a control image."""
+    `control` is on for a model that cannot make a picture without a control image. `shrink(module)` sets small sizes where the code fixes
+    them; `file` is the one in the folder that a job's name_or_path has to name."""
 
     write: Callable[[Path, ModuleType], None]
     options: Callable[[Path], dict[str, object]] = lambda _folder: {}
-    previews: bool = True
+    control: bool = False
+    shrink: Callable[[ModuleType], None] = lambda _module: None
+    file: str = ""
 
 
 def example(folder: Path, module: ModuleType) -> None:
@@ -162,7 +167,7 @@ RECIPES = {
     "omnigen2": Recipe(omnigen),
     "qwen_image": Recipe(qwen_image),
     "wan22_5b": Recipe(wan),
-    "flux_kontext": Recipe(kontext, previews=False),
+    "flux_kontext": Recipe(kontext, control=True),
     "boogu_image": Recipe(more.boogu),
     "ernie_image": Recipe(more.ernie),
     "f-lite": Recipe(more.f_lite),
@@ -171,20 +176,31 @@ RECIPES = {
     "mageflow": Recipe(more.mageflow),
     "ltx2": Recipe(more.ltx2),
     "hidream": Recipe(more.hidream, lambda at: {"llama_model_path": str(at / "llama")}),
+    "anima": Recipe(fixed.anima),
+    "chroma": Recipe(fixed.chroma, shrink=fixed.small_chroma, file="chroma.safetensors"),
+    "flux2": Recipe(fixed.flux2, shrink=fixed.small_flux2),
+    "ideogram4": Recipe(fixed.ideogram, lambda at: {"text_encoder_path": str(at / "te")}, shrink=fixed.small_ideogram),
+    "zeta_chroma": Recipe(
+        fixed.zeta, lambda at: {"extras_name_or_path": str(at)}, shrink=fixed.small_zeta, file="zeta.safetensors"
+    ),
 }
 
 
-def main(arch: str, folder: str) -> int:
+def main(arch: str, folder: str, *job_and_run: str) -> int:
     import torch
 
     from models import toolkit
-    from worker import extensions
+    from worker import extensions, run
 
     torch.manual_seed(0)
     toolkit.install()
     found = extensions.load_from_folders(arch)
     assert found is not None and found.card is not None
-    RECIPES[arch.removesuffix(".theirs")].write(Path(folder), importlib.import_module(found.card.code.partition(":")[0]))
+    recipe, module = RECIPES[arch.removesuffix(".theirs")], importlib.import_module(found.card.code.partition(":")[0])
+    recipe.shrink(module)
+    if job_and_run:
+        return run.main(*job_and_run)
+    recipe.write(Path(folder), module)
     return 0
 
 
