@@ -41,16 +41,23 @@ class Asked(BaseException):
     """Inside `Reporter.heeding`: someone asked for this now, and what is being done goes on afterwards."""
 
 
+MEND = "Lower the learning rate, lengthen the warm-up, or train in fp32"
+MEND_UNTRAINED = (
+    "The learning rate is not the cause. Train in bf16 or fp32 if this is fp16; else the weights of the model, or of the adapter that "
+    "training starts from, are damaged: download them again"
+)
+
+
 class NonFinite(UserError):
     """`what` became NaN or infinite; the run can go on from what it saved at `saved_step`, 0 being nothing."""
 
-    def __init__(self, what: str, saved_step: int, also: str = "") -> None:
+    def __init__(self, what: str, saved_step: int, also: str = "", mend: str = MEND) -> None:
         kept = f"the last good save is of step {saved_step}" if saved_step else "nothing was saved yet"
         resumed = f"goes on from step {saved_step}" if saved_step else "begins anew"
         super().__init__(
             f"{what}; training stopped; {kept}",
             code="non_finite_loss",
-            hint=f"Lower the learning rate, lengthen the warm-up, or train in fp32{also}; resume {resumed}.",
+            hint=f"{mend}{also}; resume {resumed}.",
         )
 
 
@@ -61,8 +68,16 @@ class NonFiniteLoss(NonFinite):
         what, also = f"the {told.fault()} at step {told.step}", "; train.on_non_finite 'skip' passes over a single bad step"
         if told.skipped:
             what, also = f"{what}, the last of {told.skipped} in a row that were skipped", ""
-        super().__init__(what, saved_step, also)
+        super().__init__(what, saved_step, also, MEND_UNTRAINED if told.step == max(told.skipped, 1) else MEND)
         self.step = told.step
+
+
+class NonFiniteUntrained(NonFinite):
+    """The loss of the first step is not finite: nothing was trained yet, so `cause` names what came in; None if that is not known."""
+
+    def __init__(self, loss: float, cause: str | None) -> None:
+        why = f": {cause} (NaN or infinite)" if cause else ""
+        super().__init__(f"the loss is {loss} at step 1, before anything was trained{why}", 0, mend=MEND_UNTRAINED)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from models.precise import NotFinite
 from models.spec import TrainSpec
 from worker.data import encoders
 from worker.data.batches import Batches, TrainBatch
-from worker.report import Asked, Reporter, StepTold, Stop
+from worker.report import Asked, NonFiniteUntrained, Reporter, StepTold, Stop
 from worker.sampling import preview
 from worker.seeds import seed_for
 from worker.training import validation
@@ -116,7 +116,10 @@ def steps(train_step: TrainStep, spec: TrainSpec, state: TrainState, data: Batch
             reporter.check()  # what is gathered of this step is lost: a run goes on from whole steps
             taken = next(batches)
             with naming(taken):
-                gathered.add(train_step(taken), len(taken.batch.latents))
+                losses = train_step(taken)
+                if state.step == 0 and not skips and not bool(losses["loss"].isfinite()):
+                    raise NonFiniteUntrained(losses["loss"].item(), train_step.first_fault(taken))
+                gathered.add(losses, len(taken.batch.latents))
         losses = gathered.mean(params)
         loss, grad_norm = losses.pop("loss"), clip_grad_norm_(params, spec.train.max_grad_norm)
         skipped = skips and not bool(loss.isfinite() & grad_norm.isfinite().to(loss.device))

@@ -12,6 +12,7 @@ from models.base import BaseModel, Embeds
 from models.declared import declares
 from models.errors import UserError
 from models.flow import NUM_TIMESTEPS
+from models.precise import not_finite
 from models.spec import TrainSpec
 from worker.data.batches import TrainBatch
 from worker.seeds import sow
@@ -79,6 +80,26 @@ class TrainStep:
         if taken.is_reg and self.train.reg_weight != 1:
             loss = loss * self.train.reg_weight
         return {"loss": loss} | ({name: part.detach() for name, part in parts.items()} if len(parts) > 1 else {})
+
+    def first_fault(self, taken: TrainBatch) -> str | None:
+        """Say what is not finite in a micro-batch of the first step, when nothing was trained yet; None if that is none of the latents, the
+        embeds and the predictions without and with the adapter."""
+        model, batch = self.model, taken.batch
+        files = ", ".join(item.path for item in batch.file_items)
+        for what, found in (("latents", batch.latents), ("embeds", taken.embeds)):
+            if not_finite(found):
+                return f"the {what} of {files} are not finite"
+        drawn = self.draw(batch.latents, taken.step, taken.first)
+        with torch.no_grad():
+            noisy = model.condition_noisy_latents(model.add_noise(batch.latents, drawn.noise, drawn.timesteps), batch)
+            if not_finite(noisy):
+                return f"the noisy latents of {files}, with the model's conditioning, are not finite"
+            with adapter_off(model.network) if model.network is not None else contextlib.nullcontext():
+                if not_finite(self._predict(taken, noisy, drawn, taken.embeds)):
+                    return f"the base model's prediction for {files} is not finite"
+            if model.network is not None and not_finite(self._predict(taken, noisy, drawn, taken.embeds)):
+                return f"the prediction for {files} with the adapter that training starts from is not finite"
+        return None
 
     def draw(self, latents: torch.Tensor, step: int, first: int) -> Drawn:
         """Noise and timesteps for the samples at places first, first + 1, ... of a step, made on the CPU."""

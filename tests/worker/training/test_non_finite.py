@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from models.archs.pocket.model import PocketModel
 from models.errors import UserError
 from worker.training import loop as train
 
@@ -60,3 +61,40 @@ def test_a_loss_that_becomes_nan_stops_the_run_and_names_the_step(
     with pytest.raises(UserError, match="loss became nan at step 7"):
         run_here(job, reporter)
     assert kept(reporter) == ["step_000000005"]
+
+
+FIRST = {
+    "base": ("predict", "the base model's prediction for {file} is not finite (NaN or infinite)"),
+    "latents": ("latents", "the latents of {file} are not finite (NaN or infinite)"),
+    "embeds": ("embeds", "the embeds of {file} are not finite (NaN or infinite)"),
+}
+
+
+@pytest.mark.parametrize("spoilt, said", FIRST.values(), ids=list(FIRST))
+def test_a_first_loss_that_is_nan_names_what_came_in_and_not_the_learning_rate(
+    small_job: Any, run_here: Any, scripted: Any, monkeypatch: Any, spoilt: str, said: str
+) -> None:
+    nan = float("nan")
+    plain, predict = train.TrainStep.__call__, PocketModel.get_noise_prediction
+    files: list[str] = []
+
+    def first(self: Any, taken: Any) -> Any:
+        files[:] = [item.path for item in taken.batch.file_items]
+        if spoilt == "latents":
+            taken.batch.latents.fill_(nan)
+        if spoilt == "embeds":
+            taken.embeds.text_embeds[0].fill_(nan)
+        return plain(self, taken)
+
+    monkeypatch.setattr(train.TrainStep, "__call__", first)
+    if spoilt == "predict":
+        monkeypatch.setattr(PocketModel, "get_noise_prediction", lambda *args, **kwargs: predict(*args, **kwargs) * nan)
+    reporter = scripted()
+    with pytest.raises(UserError) as stopped:
+        run_here(small_job(network={"type": "lora", "linear": 2}), reporter)
+    said = said.format(file=", ".join(files))
+    assert stopped.value.message == (
+        f"the loss is nan at step 1, before anything was trained: {said}; training stopped; nothing was saved yet"
+    )
+    assert stopped.value.code == "non_finite_loss"
+    assert stopped.value.hint.startswith("The learning rate is not the cause. Train in bf16 or fp32 if this is fp16")
