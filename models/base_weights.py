@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from models.errors import UserError
-from models.weightfiles import INDEX, WEIGHTS_OF_PART, shards
+from models.weightfiles import INDEX, WEIGHTS_OF_PART, other_names, shards
 from models.weights import opened
 from models.words import named
 
@@ -71,7 +71,6 @@ class Weights:
         missing: Iterable[str] = (),
         surplus: Iterable[str] = (),
         reshaped: Mapping[str, tuple[Sequence[int], Sequence[int]]] | None = None,
-        hint: str = "",
     ) -> None:
         """Refuse weights that are not those of the class `owner`: keys that are not in the file, keys that the class does not have, and
         keys with the shape in the file and the shape that is needed. Raises UserError naming the file and three keys of each kind."""
@@ -88,7 +87,7 @@ class Weights:
             raise UserError(
                 f"{self.where} does not fit {owner}: {'; '.join(faults)}",
                 code="bad_weights",
-                hint=hint or "give the weights that belong to this model, and download them again if they are",
+                hint="give the weights that belong to this model, and download them again if they are",
             )
 
     def say_formats(self, used: Collection[Stored]) -> None:
@@ -129,11 +128,10 @@ def load_module(
     weights: Weights,
     dtype: torch.dtype | None = None,
     leaves_out: Sequence[str] = (),
-    hint: str = "",
 ) -> AnyModule:
     """The module that `make` builds, with `weights`, cast to `dtype` (None: as they are stored). It is built without memory for its
     weights, and weights that need no cast stay mapped. `leaves_out` are regular expressions for keys of the file that it has no use
-    for. Raises UserError, with `hint`, where weights and module do not fit."""
+    for. Raises UserError where weights and module do not fit."""
     with _default_dtype(dtype), _without_weights():
         module = make()
     tensors = dict(weights.tensors)
@@ -147,7 +145,6 @@ def load_module(
         missing=(name for name in wanted if name not in tensors and not matches(name, COUNTERS)),
         surplus=(name for name in tensors if name not in wanted and not matches(name, ignored)),
         reshaped={name: (each.shape, wanted[name].shape) for name, each in used.items() if each.shape != wanted[name].shape},
-        hint=hint,
     )
     weights.say_formats(used.values())
     precise = set(getattr(module, "_keep_in_fp32_modules", None) or ())
@@ -174,6 +171,7 @@ def _weights_file(folder: Path) -> Path:
     raise UserError(
         f"{folder} has no weights: looked for {' and '.join(WEIGHTS_OF_PART)}; there are: {', '.join(there) or 'no files'}",
         code="bad_weights",
+        hint=other_names(there) or None,
     )
 
 

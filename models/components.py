@@ -9,11 +9,12 @@ import functools
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from diffusers.models.modeling_utils import LegacyModelMixin
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from jinja2 import TemplateError
@@ -23,7 +24,7 @@ from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoTokenizer
 from models.base_weights import load_module, matches, open_weights
 from models.errors import UserError
 from models.released import with_recipe
-from models.weightfiles import check_part
+from models.weightfiles import check_part, read_json
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 PIPELINE, CONFIG = "model_index.json", "config.json"
@@ -36,6 +37,10 @@ OTHER_FORMATS = ["*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.onnx", "*.msgp
 def part_folder(path_or_id: str, subfolder: str, marker: str = CONFIG) -> Path:
     """The folder of one part, known by its file `marker`: `subfolder` inside `path_or_id`, or `path_or_id` itself if it is that part
     alone. Raises UserError naming what was looked for."""
+    if Path(path_or_id).is_file():
+        raise UserError(
+            f"{path_or_id} is a file; name the folder of the {subfolder}, which holds {marker} too", code="bad_weights"
+        )
     if Path(path_or_id).exists():
         found = _part_in(Path(path_or_id), subfolder, marker)
     else:  # small files first, so that nothing large is fetched from a repository of another layout
@@ -67,10 +72,11 @@ def load_part(cls: Any, folder: Path, dtype: torch.dtype, leaves_out: Sequence[s
     with _config_read(folder, cls):
         config = cls.load_config(folder, local_files_only=True)
     _refuse_quantized(config, folder)
-    of = config.get("_class_name", cls.__name__)
-    hint = "" if of == cls.__name__ else f"{folder / CONFIG} is of another model: {of}"
+    if not issubclass(cls, LegacyModelMixin):  # such a class has had another name
+        of = config.get("_class_name", cls.__name__)
+        _refuse_another(folder, "_class_name", [of], {each.__name__ for each in cls.__mro__}, cls)
     with open_weights(folder) as weights, _config_read(folder, cls):
-        model = load_module(lambda: cls.from_config(config), weights, dtype, leaves_out, hint)
+        model = load_module(lambda: cls.from_config(config), weights, dtype, leaves_out)
     return with_recipe(model.eval().requires_grad_(False), load_part, cls, folder, dtype, leaves_out)
 
 
@@ -167,6 +173,10 @@ def load_text_encoder(
         config = (cls.config_class if cls else AutoConfig).from_pretrained(folder, local_files_only=True)
         cls = cls or MODEL_MAPPING[type(config)]
     _refuse_quantized(config.to_dict(), folder)
+    about = read_json(folder / CONFIG)
+    if cls.__name__ not in (about.get("architectures") or ()):
+        inner = [each["model_type"] for each in about.values() if isinstance(each, dict) and "model_type" in each]
+        _refuse_another(folder, "model_type", [about.get("model_type", ""), *inner], {cls.config_class.model_type, ""}, cls)
     if num_layers is not None:
         _keep_layers(config.get_text_config(), num_layers, str(folder))
     with open_weights(folder) as weights, _config_read(folder, cls), _unreported():
@@ -244,6 +254,16 @@ def _config_read(folder: Path, cls: Any) -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _refuse_another(folder: Path, key: str, given: Sequence[str], needed: Set[str], cls: Any) -> None:
+    """Raises UserError where a config is of another model: its weights may fit by chance, and mean something else."""
+    if not needed & set(given):
+        raise UserError(
+            f"{folder / CONFIG} is of another model: its {key} is {given[0]}, and {cls.__name__} is needed here",
+            code="bad_weights",
+            hint="give the part that belongs to this model",
+        )
 
 
 def _refuse_quantized(config: Mapping[str, Any], folder: Path) -> None:

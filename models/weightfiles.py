@@ -145,6 +145,8 @@ def check_base(path: Path, kinds: Sequence[str], parts: str = PART_FOLDERS) -> N
             raise _bad(path, "a folder", f"this model starts from {kinds_said(kinds)}")
         check_base_folder(path, parts)
         return
+    if "folder" in kinds and path.name in (PIPELINE, *PART_MARKERS):
+        raise _bad(path, "one file of a folder that a model is loaded from", "name its folder")
     header = check_base_file(path)
     if "file" not in kinds:
         saved_config(header)
@@ -211,12 +213,31 @@ def check_part(folder: Path) -> Path:
             if shard.name not in files:
                 raise _bad(index, f"the index of several files, of which {shard.name} is missing", "download that file")
             check_base_file(shard)
+    if "config.json" in files and (mend := other_names(files)):
+        raise _bad(folder, "a folder without weights under the names that are read", mend)
     if "tokenizer_config.json" in files:
         _check_vocabulary(folder, files)
     pickles = [path for name, path in files.items() if re.fullmatch(PICKLES_OF_PART, name)]
     if pickles and "config.json" in files and not any(name.endswith(".safetensors") for name in files):
         raise _bad(pickles[0], "a pickle, which can run code", ONLY)
     return folder
+
+
+def other_names(names: Collection[str]) -> str:
+    """What to do where a folder has no weights under the names that are read, but some of another precision, or several files without
+    their index; an empty text for any other folder."""
+    if any(name in WEIGHTS_OF_PART or name.endswith(f".safetensors{INDEX}") for name in names):
+        return ""
+    stems = "|".join(name.removesuffix(".safetensors") for name in WEIGHTS_OF_PART)
+    pattern = rf"(?P<stem>{stems})(?P<variant>\.\w+)?(?P<number>-\d+-of-\d+)?\.safetensors"
+    found = next(filter(None, (re.fullmatch(pattern, name) for name in names)), None)
+    if found is None:
+        return ""
+    if not found["variant"]:
+        return f"several files need their index: download {found['stem']}.safetensors{INDEX}"
+    if found["number"]:
+        return f"download the files without '{found['variant']}' in their names"
+    return f"download {found['stem']}.safetensors, or rename {found[0]} to it"
 
 
 def _check_vocabulary(folder: Path, files: Mapping[str, Path]) -> None:

@@ -89,11 +89,19 @@ def test_a_shard_that_lacks_what_its_index_promises_is_seen(bases: dict[str, Pat
             load_part(AutoencoderKLFlux2, folder, torch.float32)
 
 
-def test_another_models_config_is_named_beside_the_keys(bases: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(bases["example"] / "vae", tmp_path / "vae")
-    with pytest.raises(UserError, match="does not fit AutoencoderKLFlux2") as refused:
+def test_another_models_config_is_refused_though_its_weights_fit(bases: dict[str, Path], tmp_path: Path) -> None:
+    for part, key, other in (("vae", "_class_name", "AutoencoderKL"), ("text_encoder", "model_type", "qwen2")):
+        shutil.copytree(bases["klein"] / part, tmp_path / part)
+        config = tmp_path / part / "config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), key: other}))
+    with pytest.raises(
+        UserError, match=r"vae/config\.json is of another model: its _class_name is AutoencoderKL, and"
+    ) as refused:
         load_part(AutoencoderKLFlux2, tmp_path / "vae", torch.float32)
-    assert refused.value.hint == f"{tmp_path / 'vae' / 'config.json'} is of another model: AutoencoderKL"
+    assert refused.value.code == "bad_weights"
+    with pytest.raises(UserError, match=r"its model_type is qwen2, and Qwen3Model is needed") as refused:
+        load_text_encoder(str(tmp_path), "text_encoder", Qwen3Model, torch.float32)
+    assert refused.value.code == "bad_weights"
 
 
 @pytest.mark.parametrize("name", [DIFFUSERS.replace("safetensors", "bin"), DIFFUSERS])
@@ -112,8 +120,9 @@ def test_pickled_weights_are_refused_whatever_their_file_is_called(base: str, na
 def test_a_part_without_weights_says_what_lies_there(bases: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(bases["klein"] / "vae", tmp_path / "vae")
     (tmp_path / "vae" / DIFFUSERS).rename(tmp_path / "vae" / "diffusion_pytorch_model.fp16.safetensors")
-    with pytest.raises(UserError, match=r"there are: config\.json, diffusion_pytorch_model\.fp16\.safetensors"):
+    with pytest.raises(UserError, match=r"there are: config\.json, diffusion_pytorch_model\.fp16\.safetensors") as refused:
         load_part(AutoencoderKLFlux2, tmp_path / "vae", torch.float32)
+    assert str(refused.value.hint).startswith("download diffusion_pytorch_model.safetensors, or rename")
 
 
 def test_a_base_that_another_tool_quantized_is_refused_by_its_method(bases: dict[str, Path], tmp_path: Path) -> None:

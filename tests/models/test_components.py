@@ -218,6 +218,12 @@ def test_a_tokenizer_whose_texts_are_another_s_is_refused(tmp_path: Path) -> Non
     assert refused.value.code == "bad_weights"
 
 
+def test_a_part_is_named_by_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "vae.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=r"vae\.safetensors is a file; name the folder of the vae, which holds config\.json too"):
+        part_folder(str(tmp_path / "vae.safetensors"), "vae")
+
+
 def test_a_tokenizer_without_words_is_refused(tmp_path: Path) -> None:
     """One with a vocabulary of special tokens alone gives no other for any text."""
     byte_tokenizer().save_pretrained(tmp_path / "tokenizer")

@@ -132,6 +132,21 @@ BAD_PARTS = {
         {"tokenizer_config__json": b"{}", "vocab__json": b"{}"},
         "tokenizer_2 is the folder of a tokenizer whose vocabulary is missing: it has no merges.txt; download that file",
     ),
+    "only half precision": (
+        "vae",
+        {"config__json": b"{}", "diffusion_pytorch_model__fp16__safetensors": GOOD},
+        "download diffusion_pytorch_model.safetensors, or rename diffusion_pytorch_model.fp16.safetensors to it",
+    ),
+    "shards without an index": (
+        "text_encoder",
+        {"config__json": b"{}", "model-00001-of-00002__safetensors": GOOD},
+        "several files need their index: download model.safetensors.index.json",
+    ),
+    "shards of half precision": (
+        "vae",
+        {"config__json": b"{}", "model__fp16-00001-of-00002__safetensors": GOOD},
+        "download the files without '.fp16' in their names",
+    ),
     "weights as config": ("vae", {"config__json": GOOD}, "config.json is a safetensors file; name the file that is meant"),
     "adapter as weights": (
         "transformer",
@@ -162,6 +177,12 @@ def test_every_file_that_a_load_would_read_is_looked_at(tmp_path: Path, name: st
             look(folder)
         assert said in refused.value.message
         assert refused.value.code == "bad_weights"
+
+
+def test_a_file_of_a_folder_is_not_the_base(tmp_path: Path) -> None:
+    (tmp_path / "model_index.json").write_text("{}")
+    with pytest.raises(UserError, match=r"model_index\.json is one file of a folder that .*; name its folder$"):
+        weightfiles.check_base(tmp_path / "model_index.json", ("folder", "saved"))
 
 
 def test_what_no_load_reads_refuses_nothing(tmp_path: Path) -> None:
