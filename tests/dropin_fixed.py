@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from models.tiny import byte_tokenizer, tiny_vae
-from tests.dropin_more import flux2_vae, qwen3_vl, shaken, t5_encoder
+from tests.dropin_more import beside, flux2_vae, qwen3_vl, qwen3_vl_config, shaken, t5_encoder
 from tests.dropin_parts import TEXT_WIDTH, WORDS, qwen3, qwen_vae, t5_tokenizer
 
 REVISION = "0" * 40
@@ -155,3 +155,33 @@ def zeta(folder: Path, module: ModuleType) -> None:
     save(module.ZImageDCT(sizes), folder / "zeta.safetensors")
     Qwen3ForCausalLM(qwen3()).save_pretrained(folder / "text_encoder")
     byte_tokenizer().save_pretrained(folder / "tokenizer")
+
+
+def small_minimax(module: ModuleType) -> None:
+    """The audio VAE has no sizes to set and stays as it is."""
+    network = {
+        "hidden_size": 32, "num_layers": 2, "token_refiner_num_layers": 1, "num_attention_heads": 2, "attention_head_dim": 32,
+        "ffn_hidden_size": 32, "text_dim": TEXT_WIDTH, "timestep_input_dim": 16, "time_embed_hidden_size": 32, "time_embed_dim": 16,
+        "rope_inv_freq_len": 4,
+    }  # fmt: skip
+    vae = {
+        "block_out_channels": (8,) * 6, "layers_per_block": 1, "norm_num_groups": 4, "decoder_num_layers": 1, "decoder_heads": 2,
+        "decoder_head_dim": 32,
+    }  # fmt: skip
+    resize(module, MiniMaxH3TransformerParams=network, MiniMaxH3VideoVAE=vae)
+
+
+def minimax(folder: Path, module: ModuleType) -> None:
+    """Offline, transformers loads a tokenizer from the hub cache only with a config.json beside it."""
+    files = module.COMFY_FILES
+    save(
+        beside(module, "src.transformer").MiniMaxH3Transformer(module.MiniMaxH3TransformerParams()),
+        folder / files["dit_fl2va_pruned"],
+    )
+    save(module.MiniMaxH3VideoVAE(), folder / files["video_vae"], shake=False)
+    save(module.MiniMaxH3AudioVAE(), folder / files["audio_vae"], shake=False)
+    at = in_hub_cache(module.ORIGINAL_REPO) / "FL2VA"
+    qwen3_vl(folder / "te", module.TEXT_ENCODER_LAYER, at / "processor")
+    byte_tokenizer().save_pretrained(at / "tokenizer")
+    for name in ("tokenizer", "processor"):
+        qwen3_vl_config(module.TEXT_ENCODER_LAYER).save_pretrained(at / name)

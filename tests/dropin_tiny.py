@@ -183,6 +183,7 @@ RECIPES = {
     "zeta_chroma": Recipe(
         fixed.zeta, lambda at: {"extras_name_or_path": str(at)}, shrink=fixed.small_zeta, file="zeta.safetensors"
     ),
+    "minimax_h3": Recipe(fixed.minimax, lambda at: {"te_name_or_path": str(at / "te")}, shrink=fixed.small_minimax),
 }
 
 
