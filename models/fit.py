@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from models.arch import Arch
+from models.data.texts import is_blank
 from models.data.trigger import placeholder_in
 from models.errors import Problem
 from models.spec import (
@@ -81,7 +82,9 @@ def _trigger_words(spec: TrainSpec | SampleSpec) -> Iterator[Problem]:
         words |= {f"/datasets/{index}": dataset.trigger_word for index, dataset in enumerate(spec.datasets)}
         words |= {"/validation/dataset": held.trigger_word} if spec.validation and (held := spec.validation.dataset) else {}
     for at, word in words.items():
-        if word and (not word.strip() or placeholder_in(word)):
+        if word and "".join(word.splitlines()) != word:
+            yield Problem(f"{at}/trigger_word", f"{word!r} holds a line break; a trigger word is one line")
+        elif word and (is_blank(word) or placeholder_in(word)):
             yield Problem(f"{at}/trigger_word", f"{word!r} is no trigger word; give the word itself, for instance ohwx")
     for pointer, text in prompt_texts(spec).items() if spec.trigger_word is None else ():
         if found := placeholder_in(text):

@@ -17,7 +17,7 @@ MOST_LETTERS = 60  # of a value that is repeated
 NOT_BLANK = r"\S"
 EXTENSION = r"^\.?[A-Za-z0-9_-]{1,16}$"
 OPTIMIZER = r"^([A-Za-z0-9_]+|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"
-ONE_LINE = r"^[^/\\\x00-\x1f]*$"
+ONE_LINE = r"^[^/\\\x00-\x1f\x7f-\x9f]*$"
 TEXTS = {  # what these patterns of a text mean
     NOT_BLANK: "must not be blank",
     EXTENSION: "must be an extension of at most 16 letters and digits, such as txt",

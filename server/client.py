@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from models.catalog import merge
+from models.data.texts import BadText, parse_json
 from server.store.settings import settings
 from server.store.tables import ENDED, Status
 
@@ -51,8 +52,8 @@ def read_changes(pairs: list[str]) -> dict[str, Any]:
         if not equals or not key:
             raise ApiError(f"--set {pair!r} is not KEY=VALUE, for instance train.steps=50")
         try:
-            parsed = json.loads(value)
-        except json.JSONDecodeError:
+            parsed = parse_json(value)
+        except BadText:
             parsed = value
         for part in reversed(key.split(".")):
             parsed = {part: parsed}

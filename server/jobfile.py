@@ -10,6 +10,9 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
+from models.data.texts import CONTROL
+
+MOST_DIGITS = 1000  # of a whole number; Python itself reads 4300
 MOST_VALUES = 100_000  # of a file: aliases of aliases grow without end
 CORE = "tag:yaml.org,2002:"
 HELD = ("map", "seq", "str", "int", "float", "bool", "null", "merge", "value")
@@ -34,6 +37,11 @@ def read(path: Path) -> Any:
         raise BadFile(f"{path} is missing") from None
     except UnicodeDecodeError as error:
         raise BadFile(f"{path} is no text in UTF-8: byte {error.start} is {text_of(error)}") from None
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+    if control := CONTROL.search(text):
+        line = text.count("\n", 0, control.start()) + 1
+        raise BadFile(f"{path}, line {line}: U+{ord(control[0]):04X} is a control character, which a job cannot hold")
     yaml = YAML(typ="safe", pure=True)
     try:
         root = yaml.compose(text)
@@ -106,6 +114,8 @@ def _unheld(node: Node) -> str | None:
         return f"tagged {tag.replace(CORE, '!!')}, which means nothing here; leave the tag out"
     if kind == "float" and re.search("nan|inf", text, re.IGNORECASE):
         return f"{text}, which is no number that a job can hold"
+    if kind == "int" and len(text) > MOST_DIGITS:
+        return f"a number of {len(text)} digits, which no job takes"
     if kind == "int" and (based := BASES.get(text.lstrip("+-")[:2].lower())):
         return f"{text}, {based} number; write {int(text, 0)}"
     if kind == "int" and re.fullmatch(r"[+-]?0\d+", text):

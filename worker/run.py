@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,6 +15,7 @@ from models import attention, budget, catalog, memory, toolkit
 from models.base import BaseModel
 from models.data.datasets import Survey
 from models.data.lengths import Text, cut_notes, job_texts
+from models.data.texts import BadText, parse_json
 from models.errors import UserError
 from models.released import NotAlone
 from models.spec import JobSpec, SampleSpec, TrainSpec
@@ -88,6 +90,14 @@ def _name_cut_texts(model: BaseModel, texts: list[Text], reporter: Reporter) -> 
         reporter.log(note.message, "WARNING")
 
 
+def _read_job(path: Path) -> Any:
+    """Read the job file. Raises UserError naming it for anything that is not JSON, and OSError."""
+    try:
+        return parse_json(path.read_bytes())
+    except BadText as error:
+        raise UserError(f"{path}: {error}") from None
+
+
 def main(job_file: str, folder: str = "run") -> int:
     from server.store.settings import settings
     from worker.places import find_places
@@ -96,9 +106,11 @@ def main(job_file: str, folder: str = "run") -> int:
     torch.set_num_threads(settings().cpu_threads)
     gpus.set_allocator()
     try:
-        raw = json.loads(Path(job_file).read_text())
+        raw = _read_job(Path(job_file))
         toolkit.install()
-        if (arch := str(raw.get("model", {}).get("arch", ""))) not in catalog.bundled() or settings().extensions:
+        model = raw.get("model") if isinstance(raw, dict) else None
+        arch = str(model.get("arch", "")) if isinstance(model, dict) else ""
+        if arch not in catalog.bundled() or settings().extensions:
             from worker import extensions
 
             extensions.load_from_folders(arch)

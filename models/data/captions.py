@@ -7,8 +7,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.data.names import is_text
-from models.data.texts import BadText, parse_json, read_text
+from models.data.texts import BadText, is_blank, parse_json, read_text, unusable_in
 from models.data.trigger import filled, has_word, replace_word
 from models.spec import DatasetSpec, TrainSpec
 
@@ -17,8 +16,8 @@ KEYS = ("caption", "text", "prompt")  # where a JSON object may hold its caption
 
 def read_caption(path: Path | str) -> str:
     """The caption in `path`, stripped, line breaks as spaces; "" if there is no such file. A .json file is an object with one of
-    KEYS. Raises UnicodeDecodeError for other encodings than `decode_text` knows (a caption is never guessed), BadText for JSON that
-    is broken or has no caption, and for files that are too large to be one."""
+    KEYS. Raises UnicodeDecodeError for other encodings than `read_text` knows (a caption is never guessed), BadText for JSON that is
+    broken or has no caption, for control characters, and for files that are too large to be one."""
     try:
         text = read_text(path)
     except FileNotFoundError:
@@ -29,7 +28,9 @@ def read_caption(path: Path | str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Stripped, with line breaks as spaces."""
+    """Stripped, with line breaks as spaces; "" for a text in which nothing can be seen."""
+    if is_blank(text):
+        return ""
     return " ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
@@ -43,8 +44,8 @@ def caption_in(value: object) -> str:
     caption = value[found[0]]
     if caption is not None and not isinstance(caption, str):
         raise BadText(f"{found[0]} is not a text: {caption!r:.40}")
-    if not is_text(caption or ""):
-        raise BadText(f"{found[0]} holds half of a surrogate pair, which is no character")
+    if unusable := unusable_in(caption or ""):
+        raise BadText(f"{found[0]} holds {unusable}")
     return caption or ""
 
 

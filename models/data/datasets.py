@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from models.data.captions import read_caption
+from models.data.captions import one_line, read_caption
 from models.data.clips import BadClip, Snapper, wanted_frames
 from models.data.fileindex import FileIndex
 from models.data.look import KINDS, Kind, Looks, Media, Tell, kind_of, listing
@@ -231,7 +231,7 @@ class _Reader:
         if caption:
             return caption
         (self.found.uncaptioned if self.spec.default_caption is None else self.found.defaulted).append(name)
-        return self.spec.default_caption
+        return None if self.spec.default_caption is None else one_line(self.spec.default_caption)
 
     def _num_frames(self, name: str, media: Media) -> int | None:
         try:

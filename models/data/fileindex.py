@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 Stamp = tuple[int, int, int, int]  # inode, size, mtime and ctime in nanoseconds
 Facts = Mapping[str, Any]
 
-PROBE = 2  # raised whenever looking at a file finds out something else than before
+PROBE = 3  # raised whenever looking at a file finds out something else than before
 BUSY_SECONDS = 30.0
 # A file changed twice within one tick of its file system's clock keeps its stamp. One that is younger than that is not remembered.
 TICK_NS, COARSE_TICK_NS = 50_000_000, 2_000_000_000

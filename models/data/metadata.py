@@ -38,8 +38,11 @@ def read_metadata(folder: Path, files: Collection[str]) -> Metadata:
         try:
             if isinstance(line, BadText):
                 raise line
-            if not line.strip():
+            if not (begins := line.strip()[:80]):
                 continue
+            if not (found.captions or found.unmatched or found.faults) and (begins == "{" or begins.startswith("[")):
+                found.faults.append((0, "it is one JSON text; write one object a line, without a list around them"))
+                break
             value = parse_json(line)
             caption = one_line(caption_in(value))
             given = value.get("file_name")

@@ -32,6 +32,7 @@ TURNS = {
 }
 GREY = {"1", "L", "LA", "La"}
 ROTATED = {5, 6, 7, 8}  # the turns that swap width and height
+SEVERAL_FRAMES = "more than one frame or page, of which only the first is used"
 BROKEN_EXIF = "broken EXIF data, which may have held a turn"
 OTHER_FORMS = {
     b"version https://git-lfs": "a Git LFS pointer and not the picture itself; run git lfs pull",
@@ -154,7 +155,15 @@ def _turn(image: Image.Image) -> int:
 
 
 def _notes(image: Image.Image) -> list[str]:
-    return [note for note in (_exif_fault(image), profile_fault(image)) if note]
+    return [note for note in (_frames_note(image), _exif_fault(image), profile_fault(image)) if note]
+
+
+def _frames_note(image: Image.Image) -> str | None:
+    """Return a note on an animation or on several pages. Further pictures in a phone's JPEG (MPO) are of the same view: no note."""
+    try:
+        return SEVERAL_FRAMES if image.format != "MPO" and getattr(image, "is_animated", False) else None
+    except Exception:  # what follows the first frame is broken, and not used
+        return SEVERAL_FRAMES
 
 
 def _exif_fault(image: Image.Image) -> str | None:

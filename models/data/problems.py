@@ -8,6 +8,7 @@ from models.data.datasets import Survey, is_moving
 from models.data.look import KINDS, Kind, kind_of
 from models.data.metadata import METADATA, fitting_names
 from models.data.names import Names, stem
+from models.data.pictures import SEVERAL_FRAMES
 from models.data.trigger import placeholder_in
 from models.errors import Problem
 from models.spec import CONTROL_FOLDERS, DatasetSpec
@@ -101,12 +102,15 @@ def _notes(found: Survey, spec: DatasetSpec) -> Iterator[tuple[str, str]]:
 
 
 def _ignored_parts(found: Survey) -> dict[str, list[str]]:
-    """Return notes on parts of files that are ignored, each with the files' names. Masks need none: they are read without a profile."""
+    """Return notes on parts of files that are ignored, each with the files' names. Of masks only further frames count: they are read
+    without a profile."""
     names: dict[str, list[str]] = {}
     for item in found.items:
         for media, name in ((item.media, item.name), *((each, f"control picture of {item.name}") for each in item.controls)):
             for note in media.notes:
                 names.setdefault(note, []).append(name)
+        if item.mask and SEVERAL_FRAMES in item.mask.notes:
+            names.setdefault(SEVERAL_FRAMES, []).append(f"mask of {item.name}")
     return names
 
 

@@ -3,20 +3,27 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from models.data.texts import is_blank
 from models.spec.data import DatasetSpec
 from models.spec.fields import Spec, entry, fixed
 from models.spec.model import ModelSpec
 from models.spec.network import NetworkSpec
 from models.spec.sample import CONTROLS, AdapterRef, Matrix, PreviewPrompt, PreviewSpec, SamplingDefaults
 from models.spec.train import SaveSpec, TrainSettings, ValidationSpec
-from models.words import NOT_BLANK, ONE_LINE
+from models.words import NOT_BLANK, ONE_LINE, TEXTS
 
 SPEC_VERSION = 1
 
 
-Name = Annotated[str, Field(min_length=1, max_length=120, pattern=ONE_LINE)]
+def _visible(name: str) -> str:
+    if is_blank(name):
+        raise ValueError(TEXTS[NOT_BLANK])
+    return name
+
+
+Name = Annotated[str, Field(min_length=1, max_length=120, pattern=ONE_LINE), AfterValidator(_visible)]
 
 
 def _trigger_word(section: Literal["Dataset", "Previews"], order: int, help: str) -> Any:

@@ -16,7 +16,8 @@ from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
 from models import words
-from models.data.names import is_text, printable
+from models.data.names import printable
+from models.data.texts import BadText, parse_json, unusable_in
 from models.errors import Problem, SpecError, UserError
 from server.reaper import Reaper
 from server.store import broker, workers
@@ -29,6 +30,7 @@ RETRY_SECONDS = 1.0
 POLL_SECONDS = 1.0  # how late a stream is when the broker is down
 LARGEST = 2**63 - 1  # the database's largest integer
 ALL = "*"
+DEEPEST = 100  # levels of a body; a job has about ten
 
 
 class Wakes:
@@ -112,21 +114,29 @@ def announce(told: Sequence[Event], ring: bool = False) -> None:
 
 
 async def strict_json(request: Request) -> Any:
-    """The body as JSON; a doubled key, NaN, half a surrogate pair and anything that is not JSON is a SpecError. None for an
-    empty body."""
+    """The body as JSON, as `strict_json_or_none` reads it; an empty one is a SpecError."""
+    if not (await request.body()).strip():
+        raise SpecError([Problem("", "the body is empty; it must be a JSON object")])
+    return await strict_json_or_none(request)
+
+
+async def strict_json_or_none(request: Request) -> Any:
+    """The body as JSON; a doubled key, NaN, control characters, half a surrogate pair, endless nesting and anything that is
+    not JSON is a SpecError. None for an empty body."""
     data = await request.body()
     if not data.strip():
         return None
     try:
-        body = json.loads(data, object_pairs_hook=_noting_doubles, parse_constant=_no_constants)
-    except (ValueError, RecursionError) as error:
-        raise SpecError([Problem("", f"the body is not JSON: {error}")]) from None
-    if faults := [*_doubles(body), *_no_texts(body)]:
+        body = parse_json(data, _noting_doubles)
+    except BadText as error:
+        raise SpecError([Problem("", f"the body is {error}")]) from None
+    if faults := list(_faults(body)):
         raise SpecError(faults)
     return body
 
 
 StrictJson = Annotated[Any, Depends(strict_json)]
+StrictJsonOrNone = Annotated[Any, Depends(strict_json_or_none)]
 
 
 class _Doubled(dict[str, Any]):
@@ -144,29 +154,25 @@ def _noting_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return marked
 
 
-def _doubles(value: Any, pointer: str = "") -> Iterator[Problem]:
+def _faults(value: Any, pointer: str = "", depth: int = 0) -> Iterator[Problem]:
+    """What no request may hold: keys that stand twice, and texts that `unusable_in` refuses. Raises SpecError for endless nesting."""
+    if depth > DEEPEST:
+        raise SpecError([Problem("", "the body is JSON that is nested too deeply")])
+    if isinstance(value, str) and (unusable := unusable_in(value)):
+        yield Problem(printable(pointer), f"holds {unusable}: {printable(value)!r:.80}")
     if isinstance(value, _Doubled):
-        yield from (Problem(f"{pointer}/{key}", f"key {key!r} stands twice in one object") for key in value.keys_twice)
+        yield from (
+            Problem(printable(f"{pointer}/{key}"), f"key {printable(key)!r} stands twice in one object")
+            for key in value.keys_twice
+        )
     for key, inner in _parts(value):
-        yield from _doubles(inner, f"{pointer}/{key}")
-
-
-def _no_texts(value: Any, pointer: str = "") -> Iterator[Problem]:
-    """What cannot be written again, and so could not be answered with either."""
-    if isinstance(value, str) and not is_text(value):
-        yield Problem(printable(pointer), f"half of a surrogate pair is no character: {printable(value)!r:.80}")
-    for key, inner in _parts(value):
-        if isinstance(key, str) and not is_text(key):
-            yield Problem(printable(pointer), f"half of a surrogate pair is no character: the key {printable(key)!r:.80}")
-        yield from _no_texts(inner, f"{pointer}/{key}")
+        if isinstance(key, str) and (unusable := unusable_in(key)):
+            yield Problem(printable(pointer), f"the key {printable(key)!r:.80} holds {unusable}")
+        yield from _faults(inner, f"{pointer}/{key}", depth + 1)
 
 
 def _parts(value: Any) -> Iterable[tuple[str | int, Any]]:
     return value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-
-
-def _no_constants(word: str) -> None:
-    raise SpecError([Problem("", f"{word} is not a JSON number")])
 
 
 class ProblemResponse(JSONResponse):

@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 
 from models import catalog
 from models.errors import Problem, SpecError
-from server.api.deps import LARGEST, StrictJson, announce
+from server.api.deps import LARGEST, StrictJson, StrictJsonOrNone, announce
 from server.api.extensions import refresh
 from server.api.http import Route
 from server.api.plan import make_plan
@@ -164,7 +164,7 @@ def pin(job_id: str, step: Annotated[int, Path(ge=0, le=LARGEST)], body: PinChan
     openapi_extra=PATCH_BODY,
     dependencies=CATALOGUE,
 )
-def resume(job_id: str, body: StrictJson, dry_run: bool = False) -> Any:
+def resume(job_id: str, body: StrictJsonOrNone, dry_run: bool = False) -> Any:
     """Queue a paused or ended job again; it goes on from its newest checkpoint. The body may change keys of the spec, for instance
     `{"train": {"steps": 3000}}`; what the saved weights depend on cannot change. With `dry_run`, nothing is queued: the plan says
     what would change and from which step the job would go on."""

@@ -9,6 +9,7 @@ from server.store.settings import settings
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # org/name
 NO_HUB_NAME = re.compile(r"\.\.|--|[.-]/|[.-]$|\.(git|safetensors|bin|ckpt|gguf|pth?|zip)$")
+ADDRESS = re.compile(r"https?://(?:(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<name>[^/?#]+/[^/?#]+))?", re.IGNORECASE)
 JOB_FILE = re.compile(r"^job:(?P<job>[A-Za-z0-9_]+)/(?P<name>.+)$")
 
 
@@ -58,7 +59,7 @@ def dataset_folder(given: str) -> Path:
     """The folder for `datasets[].folder_path`: under the datasets folder if relative. Raises PathRefused."""
     path = _allowed(given, settings().home / "datasets")
     if not path.is_dir():
-        raise PathRefused(f"{path} is {'not a folder' if path.exists() else 'missing'}")
+        raise PathRefused(f"{path} is not a folder" if path.exists() else _missing(path, given))
     return path
 
 
@@ -66,7 +67,7 @@ def data_file(given: str) -> Path:
     """A single file of data (a control image): under the datasets folder if relative. Raises PathRefused."""
     path = _allowed(given, settings().home / "datasets")
     if not path.is_file():
-        raise PathRefused(f"{path} is {'not a file' if path.exists() else 'missing'}")
+        raise PathRefused(f"{path} is not a file" if path.exists() else _missing(path, given))
     return path
 
 
@@ -79,6 +80,9 @@ def weights_path(given: str) -> Path | str:
         return _file_of(match["job"], match["name"])
     if given.startswith("ms:"):
         raise PathRefused(f"{given}: ModelScope is not supported; give a folder or org/name on the Hugging Face hub")
+    if address := ADDRESS.match(given):
+        mend = f"give {address['name']}" if address["name"] else "give a path, or org/name on the Hugging Face hub"
+        raise PathRefused(f"{given!r:.200} is a web address; {mend}")
     if ".." in Path(given).parts and not Path(given).is_absolute():
         raise PathRefused(
             f"{given!r} leads out of the models folder, and is no name on a hub, which is org/name; give a whole path"
@@ -90,7 +94,7 @@ def weights_path(given: str) -> Path | str:
     if HUB_NAME.fullmatch(name) and not NO_HUB_NAME.search(name):
         return given
     no_name = "" if Path(given).suffix == ".safetensors" else f", and {given!r} is no name on a hub, which is org/name"
-    raise PathRefused(f"{path} is missing{no_name}")
+    raise PathRefused(_missing(path, given) + no_name)
 
 
 def _file_of(job_id: str, name: str) -> Path:
@@ -119,6 +123,10 @@ def stamp(place: Path | str | None) -> list[list[object]]:
     return found
 
 
+def _missing(path: Path, given: str) -> str:
+    return f"{path} is missing" + ("" if given == given.strip() else f"; a blank stands at an end of {given!r}")
+
+
 def _allowed(given: str, base: Path) -> Path:
     if "\0" in given:
         raise PathRefused("a path holds a NUL character")
@@ -126,9 +134,11 @@ def _allowed(given: str, base: Path) -> Path:
         path = (base / Path(given).expanduser()).resolve()
         path.exists()
         str(path).encode()
-    # A name too long, a `~user` that does not exist, a loop of links, a name that is no text.
-    except (OSError, RuntimeError, UnicodeEncodeError) as error:
-        raise PathRefused(f"{given!r} is no usable path: {error}") from None
+    except UnicodeEncodeError:
+        raise PathRefused(f"{given!r:.200} is no usable path: it is no UTF-8 text") from None
+    except (OSError, RuntimeError) as error:  # a name too long; a `~user` that does not exist, a loop of links
+        why = error.strerror if isinstance(error, OSError) else error
+        raise PathRefused(f"{given!r:.200} is no usable path: {why}") from None
     if not any(path.is_relative_to(root) for root in settings().roots):
         roots = ", ".join(str(root) for root in settings().roots)
         raise PathRefused(f"{path} lies outside the folders that jobs may read ({roots}); SAFELIGHT_DATA_ROOTS adds more")

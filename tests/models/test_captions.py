@@ -29,6 +29,7 @@ from models.data.texts import TEXT_BYTES, BadText
         ('\ufeff{"caption": "caf\u00e9, \u732b"}', "café, 猫"),
         ('{"caption": null}', ""),
         ("  \n", ""),
+        ('{"caption": "\\u200b"}', ""),
     ],
 )
 def test_json_captions(tmp_path, written, read) -> None:
@@ -44,6 +45,9 @@ def test_json_captions(tmp_path, written, read) -> None:
         ('["a"]', "a JSON list is no object"),
         ('{"caption": 3}', "caption is not a text: 3"),
         ('{"caption": "\\ud800"}', "caption holds half of a surrogate pair, which is no character"),
+        ('{"caption": "a\\u0000b"}', r"caption holds U\+0000, a control character"),
+        ('{"caption": "a", "caption": "b"}', "key 'caption' stands twice in one object"),
+        ('{"caption": NaN}', "not valid JSON: NaN is not a JSON number"),
         ('{"caption": %s}' % ("7" * 5000), "JSON with a number of too many digits"),
         ("[" * 100_000, "JSON that is nested too deeply"),
     ],
@@ -115,6 +119,16 @@ def test_a_line_that_is_no_text_is_named_and_the_others_are_read(tmp_path) -> No
     assert (list(found.captions), found.faults) == (["b.png"], [(1, "not UTF-8 or UTF-16 text")])
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("listed", [True, False])
+def test_metadata_in_one_json_text_is_refused_in_one_sentence(tmp_path, listed, indent) -> None:
+    line = {"file_name": "a.png", "text": "x"}
+    (tmp_path / "metadata.jsonl").write_text("\n" + json.dumps([line, line] if listed else line, indent=indent))
+    sentence = "it is one JSON text; write one object a line, without a list around them"
+    found = read_metadata(tmp_path, [METADATA, "a.png"])
+    assert (found.faults, len(found.captions)) == (([(0, sentence)], 0) if listed or indent else ([], 1))
+
+
 def test_broken_lines_are_known_by_their_numbers(tmp_path) -> None:
     lines = [
         '{"file_name": "a.png", "text": "x"}',
@@ -122,9 +136,11 @@ def test_broken_lines_are_known_by_their_numbers(tmp_path) -> None:
         '{"text": "x"}',
         '{"file_name": "b.png"}',
         '{"file_name": "a.png", "text": "y"}',
+        '{"file_name": "c.png", "text": "y", "text": "z"}',
+        '{"file_name": "c.png", "text": "\\u0000"}',
     ]
     (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
-    assert [number for number, _ in read_metadata(tmp_path, [METADATA, "a.png"]).faults] == [2, 3, 4, 5]
+    assert [number for number, _ in read_metadata(tmp_path, [METADATA, "a.png"]).faults] == [2, 3, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,8 @@ def test_an_empty_folder_is_refused(folder) -> None:
         (b'say "hi", it\'s', 'say "hi", it\'s'),
         (b"--steps 5 --help", "--steps 5 --help"),
         (b"line one\n\n  line two  \nline three", "line one line two line three"),
+        ("\U0001f468\u200d\U0001f469 \u200b".encode(), "\U0001f468\u200d\U0001f469 \u200b"),
+        ("\U0001f468\u200d\U0001f469\tb\x0cc\x85d".encode(), "\U0001f468\u200d\U0001f469\tb c d"),
         (b"{[<prompt>]} \\n %s $HOME", "{[<prompt>]} \\n %s $HOME"),
     ],
 )
@@ -165,7 +167,25 @@ def test_a_caption_in_another_encoding_is_named_and_never_guessed(folder, put, w
     assert errors == ["captions are not UTF-8 or UTF-16 text: odd.png"]
 
 
-@pytest.mark.parametrize("written", [None, b"", b"   \n\t\r\n ", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("a".encode("utf-32"), "UTF-32, not UTF-8 or UTF-16 text"),
+        (b"\0\0\xfe\xff" + "a".encode("utf-32-be"), "UTF-32, not UTF-8 or UTF-16 text"),
+        (b"a\0b", "holds U+0000, a control character"),
+        ("a\x1b".encode("utf-16"), "holds U+001B, a control character"),
+        (b"a\xc2\x92s", "holds U+0092, a control character"),
+    ],
+)
+def test_a_caption_with_control_characters_is_named_with_the_first(folder, put, written, reason) -> None:
+    put("fine.png")
+    put("odd.png", caption=written)
+    found, errors, _ = look(folder, default_caption="anything")
+    assert names(found) == ["fine.png"]
+    assert errors == [f"caption files that cannot be used: odd.txt ({reason})"]
+
+
+@pytest.mark.parametrize("written", [None, b"", b"   \n\t\r\n ", b"\xef\xbb\xbf", "\u200b\xa0\ufe0f\u2060".encode()])
 def test_a_missing_or_blank_caption_refuses_the_job(folder, put, written) -> None:
     put("a.png", caption=written)
     found, errors, _ = look(folder)
@@ -173,12 +193,12 @@ def test_a_missing_or_blank_caption_refuses_the_job(folder, put, written) -> Non
     assert errors == ["1 of 1 pictures have no caption in a .txt file or in metadata.jsonl: a.png"]
 
 
-@pytest.mark.parametrize("default", ["", "a photo"])
-def test_a_default_caption_stands_in(folder, put, default) -> None:
+@pytest.mark.parametrize(("given", "default"), [("", ""), ("a\r\n photo\n", "a photo"), ("\u200b", "")])
+def test_a_default_caption_stands_in(folder, put, given, default) -> None:
     put("a.png", caption=None)
     put("b.png", caption=b"  ")
     put("c.png", caption="its own")
-    found, errors, _ = look(folder, default_caption=default)
+    found, errors, _ = look(folder, default_caption=given)
     assert [item.caption for item in found.items] == [default, default, "its own"]
     assert errors == []
 
@@ -219,6 +239,18 @@ def test_whatever_is_not_used_is_named(folder, put, tmp_path) -> None:
         "not read, being no kind of file that is known here: b.text, d.heic",
         "not read: linked (a link that leads out of the folders that jobs may read)",
     ]
+
+
+def test_further_frames_and_pages_are_counted_and_named(folder, put) -> None:
+    for name in ("a.gif", "b.webp", "c.png", "d.tif", "e.avif"):
+        put(name)
+        first, *others = (Image.new("RGB", (8, 8), colour) for colour in ("red", "blue", "green"))
+        first.save(folder / name, save_all=True, append_images=others)
+    put("still.gif")
+    found, errors, warnings = look(folder)
+    assert (len(found.items), errors) == (6, [])
+    sentence = "more than one frame or page, of which only the first is used"
+    assert warnings == [f"5 files with {sentence}: a.gif, b.webp, c.png, d.tif, e.avif"]
 
 
 def test_odd_names_keep_their_captions(folder, put) -> None:

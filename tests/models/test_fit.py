@@ -79,6 +79,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"sample.samples": [{"prompt": "an apple", "neg": "no [name]"}]}, "/sample/samples/0/neg"),
     ({"sample.samples": [{"prompt": "an apple"}], "sample.neg": "[trigger]"}, "/sample/neg"),
     ({"trigger_word": " "}, "/trigger_word"),
+    ({"trigger_word": "ohwx\n"}, "/trigger_word"),
+    ({"trigger_word": "\u200b"}, "/trigger_word"),
     ({"datasets": [{"folder_path": "x", "trigger_word": "[trigger]"}]}, "/datasets/0/trigger_word"),
     ({"validation": {}}, "/validation"),
     ({"validation": {"fraction": 0.5, "timesteps": [250, 500, 250.0000001]}}, "/validation/timesteps/2"),

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from server.store import files
+
 PROBLEM = "application/problem+json"
 
 
@@ -93,6 +95,8 @@ BAD_JOBS: dict[str, tuple[dict[str, Any], str]] = {
     "huge name": ({"name": "x" * 100_000}, "/name"),
     "slash in the name": ({"name": "../../x"}, "/name"),
     "line break in the name": ({"name": "a\nb"}, "/name"),
+    "blank name": ({"name": " "}, "/name"),
+    "name of no width": ({"name": "\u200b\ufeff"}, "/name"),
 }
 
 
@@ -114,6 +118,25 @@ def test_a_body_that_is_no_object_is_refused(client, post, home, text) -> None:
     check_nothing_stored(client, home)
 
 
+PATHS: list[tuple[Callable[[str], Any], str, str]] = [
+    (files.dataset_folder, "a/" * 3000, "is no usable path: File name too long"),
+    (files.dataset_folder, "nowhere ", "is missing; a blank stands at an end of 'nowhere '"),
+    (files.data_file, "\nnowhere.png", r"is missing; a blank stands at an end of '\nnowhere.png'"),
+    (files.weights_path, "a.safetensors\n", r"is missing; a blank stands at an end of 'a.safetensors\n'"),
+    (files.weights_path, "https://huggingface.co/org/name", "is a web address; give org/name"),
+    (files.weights_path, "https://huggingface.co/org/name/tree/main?x=1", "is a web address; give org/name"),
+    (files.weights_path, "http://example.org/a", "is a web address; give a path, or org/name on the Hugging Face hub"),
+]
+
+
+@pytest.mark.parametrize(("find", "given", "said"), PATHS)
+def test_a_path_of_no_file_is_refused_with_what_is_wrong_in_it(home, find, given, said) -> None:
+    with pytest.raises(files.PathRefused) as refused:
+        find(given)
+    assert said in str(refused.value)
+    assert "Errno" not in str(refused.value)
+
+
 NOT_JSON = {
     "not JSON": "{kind: train}",
     "cut short": '{"kind": "train"',
@@ -122,14 +145,24 @@ NOT_JSON = {
     "not UTF-8": b'{"kind": "\xff\xfe"}',
     "endless depth": "[" * 100_000,
     "a number of 5000 digits": '{"kind": ' + "9" * 5000 + "}",
+    "deep enough for Python": "[" * 500 + "]" * 500,
     "form": "kind=train&name=x",
+    "empty": " \n",
+}
+NOT_JSON_SAID = {
+    "NaN": "the body is not valid JSON: NaN is not a JSON number",
+    "not UTF-8": "the body is not UTF-8 text",
+    "endless depth": "the body is JSON that is nested too deeply",
+    "a number of 5000 digits": "the body is JSON with a number of too many digits",
+    "deep enough for Python": "the body is JSON that is nested too deeply",
+    "empty": "the body is empty; it must be a JSON object",
 }
 
 
 def test_a_body_that_is_not_json_is_refused(client, post, home) -> None:
     for name, text in NOT_JSON.items():
         body = check_problem(post(text), 422)
-        assert body["errors"][0]["message"].startswith(("the body is not JSON", "NaN is not", "-Infinity is not")), name
+        assert body["errors"][0]["message"].startswith(NOT_JSON_SAID.get(name, "the body is not valid JSON: ")), name
     check_nothing_stored(client, home)
 
 
@@ -155,27 +188,33 @@ def test_a_number_too_large_to_be_finite_is_refused(client, post, home, tiny_job
     check_nothing_stored(client, home)
 
 
-HALF_PAIRS: dict[str, dict[str, Any]] = {
+NO_TEXTS: dict[str, dict[str, Any]] = {
     "/name": {"name": "a\ud800"},
     "/network/only_if_contains/0": {"network": {"only_if_contains": ["\ud800"]}},
     "/sample/samples/1/prompt": {"sample": {"samples": [{"prompt": "a"}, {"prompt": "b\udcff"}]}},
     "/datasets/0/default_caption": {"datasets": [{"folder_path": "colours", "default_caption": "\ud800"}]},
     "/train": {"train": {"\ud800": 1}},
+    "/trigger_word": {"trigger_word": "a\0b"},
+    "/sample/neg": {"sample": {"neg": "a\x1b[2J"}},
 }
 
 
-@pytest.mark.parametrize("pointer", HALF_PAIRS)
-def test_half_a_surrogate_pair_is_refused_by_its_place(client, post, home, tiny_job, pictures, pointer) -> None:
+@pytest.mark.parametrize("pointer", NO_TEXTS)
+def test_half_a_surrogate_pair_or_a_control_character_is_refused_by_its_place(
+    client, post, home, tiny_job, pictures, pointer
+) -> None:
     pictures()
     for path in ("/v1/jobs", "/v1/jobs/validate"):
-        answer = client.post(path, content=json.dumps({**tiny_job(), **HALF_PAIRS[pointer]}))
+        answer = client.post(path, content=json.dumps({**tiny_job(), **NO_TEXTS[pointer]}))
         [fault] = check_problem(answer, 422)["errors"]
         assert fault["pointer"] == pointer
-        assert "half of a surrogate pair is no character" in fault["message"]
+        assert ("holds U+00" if pointer in ("/trigger_word", "/sample/neg") else "holds half of a surrogate pair") in fault[
+            "message"
+        ]
     check_nothing_stored(client, home)
 
 
-@pytest.mark.parametrize("name", ["größe 🍎", 'say "hi"', "--help", " ", "a.b", "%s %2e", "<script>", "x" * 120])
+@pytest.mark.parametrize("name", ["größe 🍎", 'say "hi"', "--help", "a.b", "%s %2e", "<script>", "x" * 120])
 def test_an_odd_name_is_kept_as_it_is(client, post, pictures, tiny_job, name) -> None:
     pictures()
     job = post(tiny_job(name=name)).json()
