@@ -59,7 +59,7 @@ def test_anchors_and_merges_in_yaml_are_read_as_yaml_means_them(tmp_path) -> Non
     assert jobfile.read(tmp_path / "a.yaml") == {"one": {"lr": 1e-4, "no": "yes"}, "two": {"lr": 2, "no": "yes"}}
 
 
-@pytest.mark.parametrize("text", ["a: !!bool x", "a: !!int x", "a: " + "9" * 5000], ids=["bool", "int", "digits"])
+@pytest.mark.parametrize("text", ["a: !!bool x", "a: !!int x"], ids=["bool", "int"])
 def test_a_value_that_python_cannot_make_is_refused_in_words(tmp_path, text) -> None:
     (tmp_path / "job.yaml").write_text(text)
     with pytest.raises(jobfile.BadFile, match="does not fit its tag"):
