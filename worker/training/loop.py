@@ -13,7 +13,7 @@ from models.adapters.files import network_for
 from models.base import BaseModel
 from models.bundles import newest
 from models.data.datasets import Survey
-from models.precise import NotFinite
+from models.precise import NotFinite, not_finite
 from models.spec import TrainSpec
 from worker.data import encoders
 from worker.data.batches import Batches, TrainBatch
@@ -117,7 +117,7 @@ def steps(train_step: TrainStep, spec: TrainSpec, state: TrainState, data: Batch
             taken = next(batches)
             with naming(taken):
                 losses = train_step(taken)
-                if state.step == 0 and not skips and not bool(losses["loss"].isfinite()):
+                if state.step == 0 and not skips and not_finite(losses["loss"]):
                     raise NonFiniteUntrained(losses["loss"].item(), train_step.first_fault(taken))
                 gathered.add(losses, len(taken.batch.latents))
         losses = gathered.mean(params)

@@ -297,4 +297,4 @@ def test_causes_are_listed_once_each() -> None:
     assert sampling.by_cause(failed) == "numbers 1, 5 to 6: a; number 10: b"
     many = {cell: str(cell) for cell in range(8)}
     assert sampling.by_cause(many).endswith("number 5: 4; and 3 more")
-    assert sampling.by_cause(dict.fromkeys(range(0, 14, 2), "a")) == "numbers 1, 3, 5, 7, 9, and 2 more: a"
+    assert sampling.by_cause(dict.fromkeys(range(0, 14, 2), "a")) == "numbers 1, 3, 5, 7, 9 and 2 more: a"
